@@ -1,0 +1,238 @@
+"""The CPU reference backend: what a backend is, in the fewest parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from isoinfer.backends.cpu import kv as cpu_kv
+from isoinfer.backends.cpu.linear_probe import onednn_is_faster
+from isoinfer.backends.cpu.native_library import NativeLibrary, load_native
+from isoinfer.backends.cpu.probe import HostInfo, probe_host
+from isoinfer.backends.cpu.providers import ProviderTable
+from isoinfer.backends.cpu.runtime import CpuEvent, CpuStream, InlineStream, RecordedGraph, ThreadStream
+from isoinfer.backends.cpu.weights import Experts, pack_linear, reorder_onednn
+from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
+from isoinfer.backends.interface import (
+    AttentionBatch,
+    Capabilities,
+    Executable,
+    Int32Array,
+    KVLayout,
+    KVSpec,
+    MemoryInfo,
+    ModelSpec,
+    Stream,
+    Support,
+)
+from isoinfer.backends.ops import ALL_OPS, DenseWeight, OpSpec, dtype_name, quantize_int8
+from isoinfer.errors import BackendError
+
+OPTIONS = {"stream": ("inline", "thread"), "native": ("on", "off"), "linear": ("probe", "native", "onednn")}
+DEFAULT_KV_BYTES = 4 << 30
+
+
+class CpuBackend:
+    """The host's cores. Options: `stream=inline|thread`, `native=on|off`, `linear=probe|native|onednn`."""
+
+    name = "cpu"
+    collective_backend = "gloo"
+
+    def __init__(self, device: DeviceInfo, config: BackendConfig) -> None:
+        self.info = device
+        self._host = probe_host()
+        self._options = _resolve_options(config.options)
+        self._deterministic = config.deterministic
+        self._fallback = config.fallback
+        self._threads = self._resolve_threads(config.threads)
+        torch.set_num_threads(self._threads)
+        self._native = self._load_native()
+        self.capabilities = self._capabilities(config.dtype)
+        use_onednn = self._choose_onednn(self.capabilities.default_dtype)
+        self._table = ProviderTable(self._native, deterministic=config.deterministic, use_onednn=use_onednn)
+        self._use_onednn = use_onednn
+
+    def describe(self) -> list[str]:
+        """What was chosen at start."""
+        kernels = "native kernels" if self._native.library else f"torch's own ops ({self._native.reason})"
+        linear = "oneDNN" if self._use_onednn or not self._native.library else "native"
+        return [
+            f"cpu: {self._host.summary()}",
+            f"cpu: {self._threads} threads, {self._options['stream']} stream, {kernels}, {linear} linear"
+            + (", deterministic" if self._deterministic else ""),
+        ]
+
+    # runtime
+
+    def stream(self) -> CpuStream:
+        """A stream of the kind that was configured."""
+        return ThreadStream(self._threads) if self._options["stream"] == "thread" else InlineStream()
+
+    def event(self) -> CpuEvent:
+        """An unrecorded event."""
+        return CpuEvent()
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory with undefined contents."""
+        return torch.empty(tuple(shape), dtype=dtype)
+
+    host_buffer = empty
+
+    def to_device(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream) -> None:
+        """A real copy, in stream order: `src` must stay unchanged until an event after it."""
+        stream.launch(_copy, dst, src)
+
+    to_host = to_device
+
+    def memory(self) -> MemoryInfo:
+        """The host's memory; KV gets at most 4 GiB and 40 % of what is free unless told otherwise."""
+        host = probe_host()
+        return MemoryInfo(
+            total=host.memory_total,
+            free=host.memory_free,
+            kv_default=min(DEFAULT_KV_BYTES, host.memory_free * 2 // 5),
+        )
+
+    def capture(self, fn: Callable[..., None], *args: Any, host_params: Sequence[str] = ()) -> RecordedGraph:
+        """A recorded callable; `host_params` are the keyword arguments that replay must give."""
+        return RecordedGraph(fn, args, frozenset(host_params))
+
+    # ops
+
+    def support(self, op: OpSpec, static: Any) -> Support:
+        """The first provider that accepts, else the fallback's answer with every refusal as the reason."""
+        answers = self._table.supports(op, static)
+        accepted = next((answer for answer in answers if answer.status == "supported"), None)
+        if accepted:
+            return accepted
+        reasons = "; ".join(f"{answer.provider}: {answer.reason}" for answer in answers) or "no provider"
+        if op.decomposition is not None and self._fallback != "fail":
+            return Support(status="supported", provider="composed", reason=reasons)
+        return Support(status="unsupported", provider="none", reason=reasons)
+
+    def supports(self, op: OpSpec, static: Any) -> list[Support]:
+        """Every provider's answer, in order, for `explain`."""
+        return self._table.supports(op, static)
+
+    def bind(self, op: OpSpec, static: Any) -> Callable[..., Any]:
+        """The provider's own function. BackendError with the reasons where there is none."""
+        assert op.name in ALL_OPS and isinstance(static, op.static_type), (op.name, static)
+        bound = self._table.bind(op, static)
+        if bound is not None:
+            return bound
+        support = self.support(op, static)
+        if support.status != "supported":
+            raise BackendError(f"cpu cannot serve {op.name} with {static}: {support.reason}")
+        assert op.decomposition is not None
+        return op.decomposition(self.bind, static)
+
+    def prepare_weight(self, role: str, tensor: torch.Tensor, quant: str | None) -> Any:
+        """Pack a checkpoint tensor for the provider that will use it. Vectors stay tensors."""
+        if role == "vector":
+            return tensor
+        if role == "embedding":
+            return DenseWeight(tensor)
+        if role == "experts":
+            return Experts(linears=tuple(self.prepare_weight("linear", expert, None) for expert in tensor))
+        assert role in ("linear", "head", "router"), role
+        dtype = dtype_name(tensor.dtype)
+        widened = role != "linear" and dtype != "float32"
+        if not self._table.linear_refusal(tensor.shape[1], dtype, quant, widened):
+            return pack_linear(tensor, quant)
+        if quant == "int8":
+            return quantize_int8(tensor)
+        keep = widened or not torch.backends.mkldnn.is_available()
+        return DenseWeight(tensor) if keep else reorder_onednn(tensor)
+
+    # kv
+
+    def kv_layout(self, specs: Sequence[KVSpec]) -> KVLayout:
+        """Blocks of 16 tokens."""
+        return cpu_kv.layout(specs)
+
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> cpu_kv.CpuKVCache:
+        """Room for `num_blocks`, contents undefined."""
+        return cpu_kv.allocate(specs, num_blocks)
+
+    def copy_blocks(self, kv: cpu_kv.CpuKVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
+        """Copy blocks within every layer, in stream order."""
+        stream.launch(cpu_kv.copy_blocks, kv, src_B, dst_B)
+
+    def export_blocks(self, kv: cpu_kv.CpuKVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V as `[B, S, K, D]`."""
+        ids = torch.from_numpy(ids_B).long()
+        return kv.layer(layer).keys(ids), kv.layer(layer).values(ids)
+
+    def import_blocks(
+        self, kv: cpu_kv.CpuKVCache, layer: int, ids_B: Int32Array, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor
+    ) -> None:
+        """Store K and V given as `[B, S, K, D]`."""
+        cpu_kv.write_blocks(kv.layer(layer), torch.from_numpy(ids_B).long(), k_BSKD, v_BSKD)
+
+    def discard_blocks(self, kv: cpu_kv.CpuKVCache, ids_B: Int32Array) -> None:
+        """Nothing to do: contents of free blocks are never read."""
+
+    def plan_attention(self, batch: AttentionBatch) -> cpu_kv.CpuAttentionPlan:
+        """Pointers for the kernels."""
+        return cpu_kv.plan(batch)
+
+    def bind_model(self, spec: ModelSpec) -> Executable | None:
+        """The CPU runs op by op."""
+        return None
+
+    # choices made once
+
+    def _resolve_threads(self, asked: int | None) -> int:
+        if asked is not None and asked < 1:
+            raise BackendError(f"threads must be at least 1, got {asked}")
+        if asked is not None:
+            return asked
+        spare = 1 if self._options["stream"] == "thread" else 0
+        return max(1, self._host.cores - spare)
+
+    def _load_native(self) -> NativeLibrary:
+        if self._options["native"] == "off":
+            return NativeLibrary(library=None, reason="switched off by native=off")
+        return load_native(self._host)
+
+    def _capabilities(self, dtype: str) -> Capabilities:
+        dtypes = tuple(cpu_kv.TORCH_DTYPES)
+        default = "bfloat16" if self._host.fast_bfloat16 else "float32"
+        if dtype != "auto" and dtype not in dtypes:
+            raise BackendError(
+                f"the cpu backend computes in {' or '.join(dtypes)}, not {dtype}; use one of them or auto"
+            )
+        return Capabilities(
+            dtypes=dtypes,
+            default_dtype=default if dtype == "auto" else dtype,
+            quantizations=("int8",),
+            kernel_block_sizes=(cpu_kv.BLOCK_SIZE,),
+            max_in_flight=2,
+            graph_limit=1 << 16,
+            bitwise_deterministic=self._deterministic,
+        )
+
+    def _choose_onednn(self, dtype: str) -> bool:
+        if self._native.library is None:
+            return True
+        if self._options["linear"] != "probe":
+            return self._options["linear"] == "onednn"
+        if self._deterministic or (dtype == "bfloat16" and not self._native.bfloat16):
+            return dtype == "bfloat16" and not self._native.bfloat16
+        return onednn_is_faster(self._native, dtype)
+
+
+def _copy(dst: torch.Tensor, src: torch.Tensor) -> None:
+    dst.copy_(src)
+
+
+def _resolve_options(options: dict[str, str]) -> dict[str, str]:
+    resolved = {name: values[0] for name, values in OPTIONS.items()}
+    for name, value in options.items():
+        if value not in OPTIONS.get(name, ()):
+            known = "; ".join(f"{key}={'|'.join(values)}" for key, values in OPTIONS.items())
+            raise BackendError(f"the cpu backend has no option {name}={value}; it has {known}")
+        resolved[name] = value
+    return resolved

@@ -1,0 +1,116 @@
+"""KV in the CPU's own shape, and its plan for attention.
+
+K of a block lies with its 16 keys side by side (`[B, K, D/p, 16, p]`, p = 2 for bfloat16, 1 for float32),
+so that one register load serves 16 scores; V is `[B, K, 16, D]`. Nobody outside this folder knows.
+Suffixes: B blocks, K KV heads, D head dim, S tokens in a block, p packed pair, R rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isoinfer.backends.interface import AttentionBatch, Int32Array, KVLayout, KVSpec
+
+BLOCK_SIZE = 16
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLayerKV:
+    """One layer: `k_BKDSp` and `v_BKSD`."""
+
+    k_BKDSp: torch.Tensor
+    v_BKSD: torch.Tensor
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return BLOCK_SIZE
+
+    def keys(self, ids_B: torch.Tensor) -> torch.Tensor:
+        """K of the blocks `ids_B` as a fresh `[B, S, K, D]`."""
+        return self.k_BKDSp[ids_B].permute(0, 3, 1, 2, 4).flatten(3)
+
+    def values(self, ids_B: torch.Tensor) -> torch.Tensor:
+        """V of the blocks `ids_B` as a fresh `[B, S, K, D]`."""
+        return self.v_BKSD[ids_B].transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuKVCache:
+    """All layers' KV."""
+
+    layers: dict[int, CpuLayerKV]
+    num_blocks: int
+
+    def layer(self, index: int) -> CpuLayerKV:
+        """The KV of model layer `index`."""
+        return self.layers[index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuAttentionPlan:
+    """An AttentionBatch as the kernels take it: int32 tensors, contiguous, and the pointers they pass."""
+
+    table_RB: torch.Tensor
+    q_start_R: torch.Tensor
+    q_len_R: torch.Tensor
+    kv_len_R: torch.Tensor
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the step."""
+        return self.q_len_R.numel()
+
+
+def layout(specs: Sequence[KVSpec]) -> KVLayout:
+    """Block size and bytes of one block over all layers."""
+    size = sum(
+        2 * len(s.layers) * s.num_kv_heads * s.head_dim * BLOCK_SIZE * TORCH_DTYPES[s.dtype].itemsize for s in specs
+    )
+    return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=size)
+
+
+def allocate(specs: Sequence[KVSpec], num_blocks: int) -> CpuKVCache:
+    """Room for `num_blocks`; contents undefined. The system commits pages only when they are written."""
+    layers = {index: _layer(spec, num_blocks) for spec in specs for index in spec.layers}
+    return CpuKVCache(layers=layers, num_blocks=num_blocks)
+
+
+def _layer(spec: KVSpec, num_blocks: int) -> CpuLayerKV:
+    dtype = TORCH_DTYPES[spec.dtype]
+    pack = 4 // dtype.itemsize
+    assert spec.head_dim % pack == 0, spec
+    k_shape = (num_blocks, spec.num_kv_heads, spec.head_dim // pack, BLOCK_SIZE, pack)
+    v_shape = (num_blocks, spec.num_kv_heads, BLOCK_SIZE, spec.head_dim)
+    return CpuLayerKV(k_BKDSp=torch.empty(k_shape, dtype=dtype), v_BKSD=torch.empty(v_shape, dtype=dtype))
+
+
+def write_blocks(kv: CpuLayerKV, ids_B: torch.Tensor, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor) -> None:
+    """Store whole blocks given in the canonical shape."""
+    pack = kv.k_BKDSp.shape[-1]
+    kv.k_BKDSp[ids_B] = k_BSKD.to(kv.k_BKDSp.dtype).unflatten(3, (-1, pack)).permute(0, 2, 3, 1, 4)
+    kv.v_BKSD[ids_B] = v_BSKD.to(kv.v_BKSD.dtype).transpose(1, 2)
+
+
+def copy_blocks(cache: CpuKVCache, src_B: Int32Array, dst_B: Int32Array) -> None:
+    """Copy blocks within every layer."""
+    src, dst = torch.from_numpy(src_B).long(), torch.from_numpy(dst_B).long()
+    for layer in cache.layers.values():
+        layer.k_BKDSp[dst] = layer.k_BKDSp[src]
+        layer.v_BKSD[dst] = layer.v_BKSD[src]
+
+
+def plan(batch: AttentionBatch) -> CpuAttentionPlan:
+    """Offsets of the rows in q, and everything as int32 tensors."""
+    q_len_R = torch.from_numpy(batch.query_len_R)
+    q_start_R = torch.cumsum(q_len_R, 0, dtype=torch.int32) - q_len_R
+    return CpuAttentionPlan(
+        table_RB=batch.block_table_RB.contiguous(),
+        q_start_R=q_start_R,
+        q_len_R=q_len_R,
+        kv_len_R=batch.kv_len_device_R,
+    )

@@ -1,0 +1,259 @@
+// Paged attention over KV blocks of 16 tokens, flash style, for prefill, decode and mixed rows in one call.
+//
+// Physical KV (per layer):  K float32 [B][K][D][16]     bf16 [B][K][D/2][16][2]      (16 keys side by side)
+//                           V          [B][K][16][D] in both types
+// Scores of 16 keys are one register, so no page is copied. Each (query, head) walks the keys in tiles of
+// 64 at fixed positions from 0: its bits depend on no other row and on no chunking.
+#include "vec.h"
+#include <omp.h>
+
+#define BS 16
+#define TILE 64   // keys per softmax update
+#define MT 16     // (query, head) pairs per work item
+
+struct Problem {
+  const int32_t *table, *q_start, *q_len, *kv_len;
+  long table_stride, R, N, K, D, q_stride, window;
+  float scale, softcap;
+  const float* sinks;
+};
+
+// scores[m][0..15] of one block for MR rows; q is row-major [MR][D].
+template <int MR>
+static inline void block_scores(const float* q, const float* k, int D, float* s, int lds) {
+  v16 acc[MR];
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; m++) acc[m] = vset(0);
+  for (int d = 0; d < D; d++) {
+    v16 kz = vload(k + d * BS);
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; m++) acc[m] += kz * q[m * D + d];
+  }
+  for (int m = 0; m < MR; m++) vstore(s + m * lds, acc[m]);
+}
+#ifdef __AVX512BF16__
+template <int MR>
+static inline void block_scores(const bf16* q, const bf16* k, int D, float* s, int lds) {
+  __m512 acc[MR];
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; m++) acc[m] = _mm512_setzero_ps();
+  for (int d = 0; d < D; d += 2) {
+    __m512bh kz = (__m512bh)_mm512_loadu_si512(k + d * BS);
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; m++) {
+      int32_t u; std::memcpy(&u, q + m * D + d, 4);
+      acc[m] = _mm512_dpbf16_ps(acc[m], (__m512bh)_mm512_set1_epi32(u), kz);
+    }
+  }
+  for (int m = 0; m < MR; m++) _mm512_storeu_ps(s + m * lds, acc[m]);
+}
+#endif
+
+// out[m][:] += p[m][0..n) * V[n][D], for 4 rows and 64 columns at a time.
+template <typename T, int MR>
+static inline void block_values(const float* p, int ldp, const T* v, int n, int D, float* o) {
+  for (int d0 = 0; d0 < D; d0 += 64) {
+    const int W = D - d0 < 64 ? (D - d0) / 16 : 4;
+    v16 acc[MR][4];
+    for (int m = 0; m < MR; m++)
+      for (int j = 0; j < W; j++) acc[m][j] = vload(o + m * D + d0 + j * 16);
+    if (W == 4) {
+      for (int t = 0; t < n; t++) {
+        v16 a = ld<T>(v + t * D + d0), b = ld<T>(v + t * D + d0 + 16), c = ld<T>(v + t * D + d0 + 32), e = ld<T>(v + t * D + d0 + 48);
+#pragma GCC unroll 8
+        for (int m = 0; m < MR; m++) {
+          v16 w = vset(p[m * ldp + t]);
+          acc[m][0] += w * a; acc[m][1] += w * b; acc[m][2] += w * c; acc[m][3] += w * e;
+        }
+      }
+    } else {
+      for (int t = 0; t < n; t++)
+        for (int j = 0; j < W; j++) {
+          v16 a = ld<T>(v + t * D + d0 + j * 16);
+          for (int m = 0; m < MR; m++) acc[m][j] += vset(p[m * ldp + t]) * a;
+        }
+    }
+    for (int m = 0; m < MR; m++)
+      for (int j = 0; j < W; j++) vstore(o + m * D + d0 + j * 16, acc[m][j]);
+  }
+}
+
+// One update of MT rows with the keys [start, start + n) of one tile; lo/hi bound each row's visible keys.
+static inline void softmax_update(float* s, int rows, int start, const int* lo, const int* hi, float scale, float softcap,
+                                  float* row_max, float* row_sum, float* o, int D) {
+  for (int m = 0; m < rows; m++) {
+    float* sm = s + m * TILE;
+    v16 best = vset(-INFINITY);
+    for (int j = 0; j < TILE; j += 16) {
+      v16 x = vload(sm + j) * scale;
+      if (softcap > 0) {  // tanh by exp: c * (1 - 2 / (exp(2x/c) + 1))
+        v16 e = vexp(vmin(vmax(x * (2.0f / softcap), vset(-80.0f)), vset(80.0f)));
+        x = softcap * (1.0f - 2.0f / (e + 1.0f));
+      }
+      v16i key; for (int i = 0; i < 16; i++) key[i] = start + j + i;
+      v16i visible = (key >= lo[m]) & (key < hi[m]);
+      x = visible ? x : vset(-INFINITY);
+      vstore(sm + j, x);
+      best = vmax(best, x);
+    }
+    float top = hmax(best);
+    if (top == -INFINITY) { for (int j = 0; j < TILE; j += 16) vstore(sm + j, vset(0)); continue; }
+    float now = top > row_max[m] ? top : row_max[m];
+    if (now > row_max[m]) {
+      float fix = row_max[m] == -INFINITY ? 0.0f : vexp(vset(row_max[m] - now))[0];
+      row_sum[m] *= fix;
+      for (int d = 0; d < D; d += 16) vstore(o + m * D + d, vload(o + m * D + d) * fix);
+      row_max[m] = now;
+    }
+    v16 sum = vset(0);
+    for (int j = 0; j < TILE; j += 16) {
+      v16 p = vexp(vload(sm + j) - now);
+      vstore(sm + j, p);
+      sum += p;
+    }
+    row_sum[m] += hsum(sum);
+  }
+}
+
+template <typename T>
+static inline void scores_of(const T* q, const T* k, int D, int rows, float* s) {
+  if (rows <= 1) block_scores<1>(q, k, D, s, TILE);
+  else if (rows <= 3) block_scores<3>(q, k, D, s, TILE);
+  else if (rows <= 4) block_scores<4>(q, k, D, s, TILE);
+  else if (rows <= 8) block_scores<8>(q, k, D, s, TILE);
+  else block_scores<MT>(q, k, D, s, TILE);
+}
+template <typename T>
+static inline void values_of(const float* p, const T* v, int n, int D, int rows, float* o) {
+  int m = 0;
+  for (; m + 4 <= rows; m += 4) block_values<T, 4>(p + m * TILE, TILE, v, n, D, o + m * D);
+  for (; m < rows; m++) block_values<T, 1>(p + m * TILE, TILE, v, n, D, o + m * D);
+}
+
+// Work item: rows [first, first + rows) of the flattened (query, head in group) pairs of request r, KV head kh.
+template <typename T>
+static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* out, int r, int kh, int first, int rows, char* work) {
+  const int D = P.D, G = P.N / P.K;
+  T* qt = (T*)work;
+  float* s = (float*)(work + MT * D * sizeof(T));
+  float* o = s + MT * TILE;
+  float row_max[MT], row_sum[MT];
+  int lo[MT], hi[MT], key_lo = INT32_MAX, key_hi = 0;
+  const int base = P.kv_len[r] - P.q_len[r];
+  for (int m = 0; m < MT; m++) {
+    int i = first + (m < rows ? m : rows - 1), query = i / G, head = kh * G + i % G;
+    std::memcpy(qt + m * D, q + (P.q_start[r] + query) * P.q_stride + head * D, D * sizeof(T));
+    hi[m] = base + query + 1;
+    lo[m] = P.window > 0 && hi[m] > P.window ? hi[m] - (int)P.window : 0;
+    if (lo[m] < key_lo) key_lo = lo[m];
+    if (hi[m] > key_hi) key_hi = hi[m];
+    row_max[m] = P.sinks ? P.sinks[head] : -INFINITY;
+    row_sum[m] = P.sinks ? 1.0f : 0.0f;
+  }
+  for (int i = 0; i < MT * D; i++) o[i] = 0;
+  const int32_t* table = P.table + r * P.table_stride;
+  for (int t0 = key_lo / TILE * TILE; t0 < key_hi; t0 += TILE) {
+    const int n = key_hi - t0 < TILE ? key_hi - t0 : TILE, blocks = (n + BS - 1) / BS;
+    const int skip = key_lo > t0 ? (key_lo - t0) / BS : 0;  // blocks wholly before every window may be gone
+    for (int j = skip; j < blocks; j++)
+      scores_of<T>(qt, kc + ((long)table[t0 / BS + j] * P.K + kh) * D * BS, D, rows, s + j * BS);
+    softmax_update(s, rows, t0, lo, hi, P.scale, P.softcap, row_max, row_sum, o, D);
+    for (int j = skip; j < blocks; j++) {
+      const int first_key = t0 + j * BS, from = key_lo > first_key ? key_lo - first_key : 0, left = n - j * BS;
+      const T* v = vc + ((long)table[t0 / BS + j] * P.K + kh) * D * BS + from * D;
+      values_of<T>(s + j * BS + from, v, (left < BS ? left : BS) - from, D, rows, o);
+    }
+  }
+  for (int m = 0; m < rows; m++) {
+    int i = first + m, query = i / G, head = kh * G + i % G;
+    float inv = row_sum[m] > 0 ? 1.0f / row_sum[m] : 0.0f;
+    T* dst = out + ((P.q_start[r] + query) * P.N + head) * D;
+    for (int d = 0; d < D; d += 16) st<T>(dst + d, vload(o + m * D + d) * inv);
+  }
+}
+
+template <typename T>
+static void paged_attention(const Problem& P, const T* q, const T* kc, const T* vc, T* out) {
+  const int G = P.N / P.K;
+  long items = 0;
+  for (int r = 0; r < P.R; r++) items += (P.q_len[r] * G + MT - 1) / MT * P.K;
+  const long bytes = MT * P.D * (sizeof(T) + 4) + MT * TILE * 4 + 64;
+#pragma omp parallel
+  {
+    char* work = (char*)_mm_malloc(bytes, 64);
+    std::memset(work, 0, bytes);
+    long next = 0;
+    const int me = omp_get_thread_num(), team = omp_get_num_threads();
+    for (int r = 0; r < P.R; r++) {
+      const int pairs = P.q_len[r] * G;
+      for (int kh = 0; kh < P.K; kh++)
+        for (int first = 0; first < pairs; first += MT, next++) {
+          // round-robin both ways, so that long (late) tiles spread over the team
+          const int owner = (next / team) % 2 ? team - 1 - next % team : next % team;
+          if (owner == me) attend<T>(P, q, kc, vc, out, r, kh, first, pairs - first < MT ? pairs - first : MT, work);
+        }
+    }
+    _mm_free(work);
+  }
+}
+
+template <typename T>
+static void kv_write(const T* k, long k_stride, const T* v, long v_stride, const int32_t* slots, T* kc, T* vc, int T_, int K, int D) {
+  const int pack = sizeof(T) == 2 ? 2 : 1;
+#pragma omp parallel for schedule(static) if (T_ > 8)
+  for (int t = 0; t < T_; t++)
+    for (int h = 0; h < K; h++) {
+      const long block = slots[t] / BS, off = slots[t] % BS;
+      T* kd = kc + (block * K + h) * D * BS;
+      const T* ks = k + t * k_stride + h * D;
+      for (int d = 0; d < D; d++) kd[(d / pack * BS + off) * pack + d % pack] = ks[d];
+      std::memcpy(vc + ((block * K + h) * BS + off) * D, v + t * v_stride + h * D, D * sizeof(T));
+    }
+}
+
+template <typename T>
+static void rope(T* x, long stride, const int32_t* pos, const float* table, int T_, int H, int D, int rotary, int interleaved) {
+#pragma omp parallel for schedule(static) if (T_ > 8)
+  for (int t = 0; t < T_; t++) {
+    const float *c = table + (long)pos[t] * rotary, *s = c + rotary / 2;
+    for (int h = 0; h < H; h++) {
+      T* p = x + t * stride + h * D;
+      for (int i = 0; i < rotary / 2; i++) {
+        const int a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + rotary / 2;
+        const float u = IO<T>::get(p[a]), w = IO<T>::get(p[b]);
+        p[a] = IO<T>::put(u * c[i] - w * s[i]);
+        p[b] = IO<T>::put(w * c[i] + u * s[i]);
+      }
+    }
+  }
+}
+
+#define ENTRY(NAME, T)                                                                                                    \
+  void iso_attention_##NAME(const T* q, long q_stride, const T* kc, const T* vc, const int32_t* table, long table_stride,  \
+                            const int32_t* q_start, const int32_t* q_len, const int32_t* kv_len, long R, long N, long K,   \
+                            long D, double scale, long window, double softcap, const float* sinks, T* out) {               \
+    Problem P{table, q_start, q_len, kv_len, table_stride, R, N, K, D, q_stride, window, (float)scale, (float)softcap, sinks}; \
+    paged_attention<T>(P, q, kc, vc, out);                                                                                \
+  }                                                                                                                       \
+  void iso_kv_write_##NAME(const T* k, long ks, const T* v, long vs, const int32_t* slots, T* kc, T* vc, long T_, long K, long D) { \
+    kv_write<T>(k, ks, v, vs, slots, kc, vc, T_, K, D);                                                                   \
+  }                                                                                                                       \
+  void iso_rope_##NAME(T* q, long qs, T* k, long ks, const int32_t* pos, const float* table, long T_, long N, long K,      \
+                       long D, long rotary, long interleaved) {                                                           \
+    rope<T>(q, qs, pos, table, T_, N, D, rotary, interleaved);                                                            \
+    rope<T>(k, ks, pos, table, T_, K, D, rotary, interleaved);                                                            \
+  }                                                                                                                       \
+  void iso_rope_kv_write_##NAME(T* q, long qs, T* k, long ks, const T* v, long vs, const int32_t* pos, const float* table, \
+                                const int32_t* slots, T* kc, T* vc, long T_, long N, long K, long D, long rotary,         \
+                                long interleaved) {                                                                       \
+    rope<T>(q, qs, pos, table, T_, N, D, rotary, interleaved);                                                            \
+    rope<T>(k, ks, pos, table, T_, K, D, rotary, interleaved);                                                            \
+    kv_write<T>(k, ks, v, vs, slots, kc, vc, T_, K, D);                                                                   \
+  }
+
+extern "C" {
+ENTRY(f32, float)
+#ifdef __AVX512BF16__
+ENTRY(bf16, bf16)
+#endif
+}

@@ -1,0 +1,249 @@
+// out[M,N] = x[M,K] * W[N,K]^T + bias, W packed in panels of 32 output columns.
+//
+// Packed forms (NP = ceil(N / 32) panels, zero padded):
+//   float32: [NP][K][32]          bf16: [NP][K/2][32][2]          int8: [NP][K/2][32][2] with scale[N]
+// Every output element is summed over k in one order whatever M is: results are bit-equal for any batch.
+#include "vec.h"
+#include <omp.h>
+
+#define PANEL 32
+
+template <typename TO>
+static inline void store_row(TO* out, const v16* acc, const float* bias, const float* scale, int cols) {
+  for (int j = 0; j < PANEL / 16; j++) {
+    int left = cols - j * 16;
+    if (left <= 0) return;
+    v16 y = acc[j];
+    if (left >= 16) {
+      if (scale) y = y * vload(scale + j * 16);
+      if (bias) y = y + vload(bias + j * 16);
+      st<TO>(out + j * 16, y);
+    } else {
+      for (int i = 0; i < left; i++) {
+        float f = y[i];
+        if (scale) f *= scale[j * 16 + i];
+        if (bias) f += bias[j * 16 + i];
+        out[j * 16 + i] = IO<TO>::put(f);
+      }
+    }
+  }
+}
+
+template <int MR, typename TO>
+static inline void tile_f32(const float* x, long ldx, const float* w, int K, TO* out, long ldo, const float* bias,
+                            const float* scale, int cols) {
+  v16 acc[MR][2];
+  for (int m = 0; m < MR; m++) acc[m][0] = acc[m][1] = vset(0);
+  for (int k = 0; k < K; k++) {
+    v16 b0 = vload(w + k * PANEL), b1 = vload(w + k * PANEL + 16);
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; m++) {
+      v16 a = vset(x[m * ldx + k]);
+      acc[m][0] += a * b0;
+      acc[m][1] += a * b1;
+    }
+  }
+  for (int m = 0; m < MR; m++) store_row<TO>(out + m * ldo, acc[m], bias, scale, cols);
+}
+
+#ifdef __AVX512BF16__
+static inline __m512bh bcast_pair(const bf16* p) {
+  int32_t u; std::memcpy(&u, p, 4);
+  return (__m512bh)_mm512_set1_epi32(u);
+}
+static inline __m512bh widen_int8(const int8_t* p) {  // exact: bf16 holds every int8
+  __m128i lo = _mm_loadu_si128((const __m128i*)p), hi = _mm_loadu_si128((const __m128i*)(p + 16));
+  return _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(hi)), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(lo)));
+}
+static inline __m512bh panel_load(const bf16* p) { return (__m512bh)_mm512_loadu_si512(p); }
+static inline __m512bh panel_load(const int8_t* p) { return widen_int8(p); }
+
+template <int MR, typename TW, typename TO>
+static inline void tile_bf16(const bf16* x, long ldx, const TW* w, int K, TO* out, long ldo, const float* bias,
+                             const float* scale, int cols) {
+  __m512 acc[MR][2];
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; m++) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
+  for (int k = 0; k < K; k += 2) {
+    __m512bh b0 = panel_load(w + k * PANEL), b1 = panel_load(w + k * PANEL + 32);
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; m++) {
+      __m512bh a = bcast_pair(x + m * ldx + k);
+      acc[m][0] = _mm512_dpbf16_ps(acc[m][0], a, b0);
+      acc[m][1] = _mm512_dpbf16_ps(acc[m][1], a, b1);
+    }
+  }
+  for (int m = 0; m < MR; m++) {
+    v16 pair[2] = {(v16)acc[m][0], (v16)acc[m][1]};
+    store_row<TO>(out + m * ldo, pair, bias, scale, cols);
+  }
+}
+
+// Two neighbouring panels at once for few rows: more independent sums, so memory and not latency is the limit.
+template <int MR, typename TW, typename TO>
+static inline void tile_bf16_wide(const bf16* x, long ldx, const TW* w0, const TW* w1, int K, TO* out, long ldo,
+                                  const float* bias, const float* scale, int cols1) {
+  __m512 acc[MR][4];
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; m++) acc[m][0] = acc[m][1] = acc[m][2] = acc[m][3] = _mm512_setzero_ps();
+  for (int k = 0; k < K; k += 2) {
+    const long o = (long)k * PANEL;
+    if constexpr (sizeof(TW) == 1) {
+      _mm_prefetch((const char*)(w0 + o) + 2048, _MM_HINT_T0);
+      _mm_prefetch((const char*)(w1 + o) + 2048, _MM_HINT_T0);
+    } else {
+      _mm_prefetch((const char*)(w0 + o) + 4096, _MM_HINT_T0);
+      _mm_prefetch((const char*)(w0 + o) + 4160, _MM_HINT_T0);
+      _mm_prefetch((const char*)(w1 + o) + 4096, _MM_HINT_T0);
+      _mm_prefetch((const char*)(w1 + o) + 4160, _MM_HINT_T0);
+    }
+    __m512bh b0 = panel_load(w0 + o), b1 = panel_load(w0 + o + 32);
+    __m512bh b2 = panel_load(w1 + o), b3 = panel_load(w1 + o + 32);
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; m++) {
+      __m512bh a = bcast_pair(x + m * ldx + k);
+      acc[m][0] = _mm512_dpbf16_ps(acc[m][0], a, b0);
+      acc[m][1] = _mm512_dpbf16_ps(acc[m][1], a, b1);
+      acc[m][2] = _mm512_dpbf16_ps(acc[m][2], a, b2);
+      acc[m][3] = _mm512_dpbf16_ps(acc[m][3], a, b3);
+    }
+  }
+  for (int m = 0; m < MR; m++) {
+    v16 left[2] = {(v16)acc[m][0], (v16)acc[m][1]}, right[2] = {(v16)acc[m][2], (v16)acc[m][3]};
+    store_row<TO>(out + m * ldo, left, bias, scale, PANEL);
+    store_row<TO>(out + m * ldo + PANEL, right, bias ? bias + PANEL : nullptr, scale ? scale + PANEL : nullptr, cols1);
+  }
+}
+
+template <typename TW, typename TO>
+static void panel_rows_bf16(const bf16* x, long ldx, const TW* w, int M, int K, TO* out, long ldo, const float* bias,
+                            const float* scale, int cols) {
+  int m = 0;
+  for (; m + 14 <= M; m += 14)
+    tile_bf16<14, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols);
+#define REST(R) \
+  case R: tile_bf16<R, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols); break;
+  switch (M - m) {
+    REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7) REST(8) REST(9) REST(10) REST(11) REST(12) REST(13)
+    default: break;
+  }
+#undef REST
+}
+
+static void widen_panel(const int8_t* src, bf16* dst, long count) {
+  for (long i = 0; i < count; i += 32) {
+    __m512bh h = widen_int8(src + i);
+    std::memcpy(dst + i, &h, 64);
+  }
+}
+
+template <typename TW, typename TO>
+static void linear_bf16(const bf16* x, long ldx, const TW* w, const float* bias, const float* scale, TO* out, long ldo,
+                        int M, int N, int K) {
+  const int panels = (N + PANEL - 1) / PANEL;
+  const long size = (long)PANEL * K;
+  if (M <= 4) {
+    const int pairs = (panels + 1) / 2;
+#pragma omp parallel for schedule(static)
+    for (int q = 0; q < pairs; q++) {
+      const int p = q * 2, n = p * PANEL;
+      const float* b = bias ? bias + n : nullptr;
+      const float* s = scale ? scale + n : nullptr;
+      const TW* w0 = w + p * size;
+      if (p + 1 == panels) {
+        panel_rows_bf16<TW, TO>(x, ldx, w0, M, K, out + n, ldo, b, s, N - n);
+        continue;
+      }
+      const int cols1 = N - n - PANEL < PANEL ? N - n - PANEL : PANEL;
+#define WIDE(R) \
+  case R: tile_bf16_wide<R, TW, TO>(x, ldx, w0, w0 + size, K, out + n, ldo, b, s, cols1); break;
+      switch (M) { WIDE(1) WIDE(2) WIDE(3) WIDE(4) }
+#undef WIDE
+    }
+    return;
+  }
+  const int chunk = 14 * 12;  // rows of x that stay in L2 beside one panel
+#pragma omp parallel
+  {
+    bf16* wide = nullptr;
+    if (sizeof(TW) == 1) wide = (bf16*)_mm_malloc(size * 2, 64);
+    for (int m0 = 0; m0 < M; m0 += chunk) {
+      const int rows = M - m0 < chunk ? M - m0 : chunk;
+#pragma omp for schedule(static) nowait
+      for (int p = 0; p < panels; p++) {
+        const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
+        const float* b = bias ? bias + n : nullptr;
+        const float* s = scale ? scale + n : nullptr;
+        const bf16* xr = x + m0 * ldx;
+        TO* o = out + m0 * ldo + n;
+        if constexpr (sizeof(TW) == 1) {
+          widen_panel((const int8_t*)(w + p * size), wide, size);
+          panel_rows_bf16<bf16, TO>(xr, ldx, wide, rows, K, o, ldo, b, s, cols);
+        } else {
+          panel_rows_bf16<TW, TO>(xr, ldx, w + p * size, rows, K, o, ldo, b, s, cols);
+        }
+      }
+    }
+    if (wide) _mm_free(wide);
+  }
+}
+#endif
+
+static void widen_panel_f32(const int8_t* src, float* dst, int K) {  // [K/2][32][2] to [K][32]
+  for (int k = 0; k < K; k++)
+    for (int n = 0; n < PANEL; n++) dst[k * PANEL + n] = src[(k / 2 * PANEL + n) * 2 + k % 2];
+}
+
+template <typename TW>
+static void linear_f32(const float* x, long ldx, const TW* w, const float* bias, const float* scale, float* out, long ldo,
+                       int M, int N, int K) {
+  const int panels = (N + PANEL - 1) / PANEL, chunk = 12 * 8;
+#pragma omp parallel
+  {
+    float* wide = sizeof(TW) == 1 ? (float*)_mm_malloc((size_t)PANEL * K * 4, 64) : nullptr;
+    for (int m0 = 0; m0 < M; m0 += chunk) {
+      const int rows = M - m0 < chunk ? M - m0 : chunk;
+#pragma omp for schedule(static) nowait
+      for (int p = 0; p < panels; p++) {
+        const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
+        const float* b = bias ? bias + n : nullptr;
+        const float* s = scale ? scale + n : nullptr;
+        const float* wp = (const float*)(w + (long)p * PANEL * K);
+        if constexpr (sizeof(TW) == 1) {
+          widen_panel_f32(w + (long)p * PANEL * K, wide, K);
+          wp = wide;
+        }
+        const float* xr = x + m0 * ldx;
+        float* o = out + m0 * ldo + n;
+        int m = 0;
+        for (; m + 12 <= rows; m += 12) tile_f32<12, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
+        for (; m + 4 <= rows; m += 4) tile_f32<4, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
+        for (; m < rows; m++) tile_f32<1, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
+      }
+    }
+    if (wide) _mm_free(wide);
+  }
+}
+
+extern "C" {
+void iso_linear_f32(const float* x, long ldx, const float* w, const float* bias, const float* scale, float* out, long ldo,
+                    long M, long N, long K) {
+  linear_f32<float>(x, ldx, w, bias, nullptr, out, ldo, M, N, K);
+}
+void iso_linear_int8_f32(const float* x, long ldx, const int8_t* w, const float* bias, const float* scale, float* out, long ldo,
+                         long M, long N, long K) {
+  linear_f32<int8_t>(x, ldx, w, bias, scale, out, ldo, M, N, K);
+}
+#ifdef __AVX512BF16__
+void iso_linear_bf16(const bf16* x, long ldx, const bf16* w, const float* bias, const float* scale, void* out, long ldo,
+                     long M, long N, long K, long out_f32) {
+  if (out_f32) linear_bf16<bf16, float>(x, ldx, w, bias, nullptr, (float*)out, ldo, M, N, K);
+  else linear_bf16<bf16, bf16>(x, ldx, w, bias, nullptr, (bf16*)out, ldo, M, N, K);
+}
+void iso_linear_int8(const bf16* x, long ldx, const int8_t* w, const float* bias, const float* scale, void* out, long ldo,
+                     long M, long N, long K, long out_f32) {
+  if (out_f32) linear_bf16<int8_t, float>(x, ldx, w, bias, scale, (float*)out, ldo, M, N, K);
+  else linear_bf16<int8_t, bf16>(x, ldx, w, bias, scale, (bf16*)out, ldo, M, N, K);
+}
+#endif
+}

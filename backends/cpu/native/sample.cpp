@@ -1,0 +1,96 @@
+// Sampling of whole logit rows: top-k, min-p, top-p, then the best of logits / T + Gumbel noise.
+//
+// The noise of (seed, position, token) is Philox4x32-10 (Salmon et al., SC 2011), so a row's token depends on
+// no other row. Noise is at most 17: tokens that cannot win any more are skipped without computing theirs.
+#include "vec.h"
+#include <algorithm>
+#include <omp.h>
+#include <vector>
+
+static inline void philox(uint32_t c[4], uint32_t k0, uint32_t k1) {
+  for (int i = 0; i < 10; i++) {
+    const uint64_t a = uint64_t(0xD2511F53u) * c[0], b = uint64_t(0xCD9E8D57u) * c[2];
+    const uint32_t n0 = uint32_t(b >> 32) ^ c[1] ^ k0, n2 = uint32_t(a >> 32) ^ c[3] ^ k1;
+    c[1] = uint32_t(b); c[3] = uint32_t(a); c[0] = n0; c[2] = n2;
+    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+  }
+}
+
+static inline float gumbel(uint64_t seed, int32_t position, int32_t token) {
+  uint32_t c[4] = {uint32_t(token) / 4, uint32_t(position), 0, 0};
+  philox(c, uint32_t(seed), uint32_t(seed >> 32));
+  const float u = (float(c[token % 4] >> 9) + 0.5f) * 1.1920928955078125e-7f;
+  return -std::log(-std::log(u));
+}
+
+// Smallest set of the largest p (ties: lower index first) whose sum reaches target; order holds candidates.
+static size_t nucleus(std::vector<int32_t>& order, const float* p, double target) {
+  auto before = [p](int32_t a, int32_t b) { return p[a] > p[b] || (p[a] == p[b] && a < b); };
+  size_t done = 0, want = 256;
+  double sum = 0;
+  while (done < order.size()) {
+    const size_t end = std::min(want, order.size());
+    if (end < order.size()) std::nth_element(order.begin() + done, order.begin() + end, order.end(), before);
+    std::sort(order.begin() + done, order.begin() + end, before);
+    for (; done < end; done++) {
+      sum += p[order[done]];
+      if (sum >= target) return done + 1;
+    }
+    want *= 4;
+  }
+  return order.size();
+}
+
+static int32_t sample_row(const float* logits, long V, float temperature, long top_k, float top_p, float min_p, uint64_t seed,
+                          int32_t position, std::vector<float>& x, std::vector<int32_t>& order) {
+  float top = -INFINITY;
+  x.resize(V);
+  for (long i = 0; i < V; i++) {
+    x[i] = logits[i] / temperature;
+    top = x[i] > top ? x[i] : top;
+  }
+  if (!(top > -INFINITY)) return 0;
+  float least = -INFINITY;
+  if (top_k > 0 && top_k < V) {
+    std::vector<float> copy(x);
+    std::nth_element(copy.begin(), copy.begin() + (top_k - 1), copy.end(), std::greater<float>());
+    least = copy[top_k - 1];
+  }
+  order.clear();
+  for (long i = 0; i < V; i++)
+    if (x[i] >= least && x[i] > -INFINITY && (min_p <= 0 || std::exp(x[i] - top) >= min_p)) order.push_back(i);
+  if (top_p < 1) {
+    std::vector<float> p(V);
+    double total = 0;
+    for (int32_t i : order) total += p[i] = std::exp(x[i] - top);
+    order.resize(std::max<size_t>(1, nucleus(order, p.data(), top_p * total)));
+  }
+  int32_t best_token = -1;
+  float best = -INFINITY;
+  for (int32_t i : order) {
+    if (x[i] + 17.5f < best) continue;
+    const float score = x[i] + gumbel(seed, position, i);
+    if (score > best || (score == best && i < best_token)) { best = score; best_token = i; }
+  }
+  return best_token < 0 ? 0 : best_token;
+}
+
+extern "C" {
+void iso_argmax(const float* x, long stride, int32_t* out, long R, long V);
+
+void iso_sample(const float* logits, long stride, const float* temperature, const int32_t* top_k, const float* top_p,
+                const float* min_p, const int64_t* seed, const int32_t* position, int32_t* out, long R, long V) {
+#pragma omp parallel
+  {
+    std::vector<float> x;
+    std::vector<int32_t> order;
+#pragma omp for schedule(dynamic)
+    for (long r = 0; r < R; r++) {
+      if (temperature[r] == 0) continue;
+      out[r] = sample_row(logits + r * stride, V, temperature[r], top_k[r], top_p[r], min_p[r], (uint64_t)seed[r], position[r], x, order);
+    }
+  }
+  for (long r = 0; r < R; r++)
+    if (temperature[r] == 0) iso_argmax(logits + r * stride, stride, out + r, 1, V);
+}
+}

@@ -1,0 +1,99 @@
+"""Builds and loads the CPU kernels in native/: compiled once for this machine, kept in the user's cache.
+
+Without a C++ compiler the backend still works on torch's own ops; `reason` then says what is missing.
+The library uses torch's OpenMP team (same library name, loaded first), so that there is only one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import torch  # noqa: F401  loads the OpenMP runtime that the kernels must share
+
+from isoinfer.backends.cpu.probe import HostInfo
+
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-w")
+BUILD_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeLibrary:
+    """The loaded kernels, or the reason why there are none."""
+
+    library: ctypes.CDLL | None
+    reason: str
+    bfloat16: bool = False
+
+    def function(self, name: str, *argtypes: type) -> ctypes._CFuncPtr:
+        """The C function `iso_<name>` with its argument types set."""
+        assert self.library is not None
+        function = getattr(self.library, f"iso_{name}")
+        function.argtypes, function.restype = argtypes, None
+        return function  # type: ignore[no-any-return]
+
+
+def load_native(host: HostInfo, cache: Path | None = None) -> NativeLibrary:
+    """Compile where needed and load. Never raises for a missing or failing compiler."""
+    compiler = next((path for name in ("g++", "c++", "clang++") if (path := shutil.which(name))), None)
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return NativeLibrary(library=None, reason=f"the kernels are written for x86-64, this is {platform.machine()}")
+    sources = _sources()
+    target = (cache or _cache_dir()) / f"cpu-kernels-{_key(sources, host)}.so"
+    if not target.exists():
+        if compiler is None:
+            return NativeLibrary(library=None, reason="no C++ compiler found (install g++ for the fast kernels)")
+        failure = _compile(compiler, sources, target)
+        if failure:
+            return NativeLibrary(library=None, reason=f"{compiler} failed: {failure}")
+    try:
+        library = ctypes.CDLL(str(target))
+    except OSError as error:
+        return NativeLibrary(library=None, reason=f"the compiled kernels do not load: {error}")
+    library.iso_features.restype = ctypes.c_long
+    return NativeLibrary(library=library, reason="", bfloat16=bool(library.iso_features() & 1))
+
+
+def _sources() -> dict[str, bytes]:
+    folder = resources.files("isoinfer.backends.cpu") / "native"
+    return {
+        f.name: f.read_bytes() for f in sorted(folder.iterdir(), key=lambda f: f.name) if f.name[-2:] in ("pp", ".h")
+    }
+
+
+def _key(sources: dict[str, bytes], host: HostInfo) -> str:
+    digest = hashlib.sha256(repr((FLAGS, host.model, host.features, torch.__version__)).encode())
+    for name, text in sources.items():
+        digest.update(name.encode() + b"\0" + text + b"\0")
+    return digest.hexdigest()[:20]
+
+
+def _cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "isoinfer"
+
+
+def _compile(compiler: str, sources: dict[str, bytes], target: Path) -> str:
+    """Compile into `target`, atomically, so that processes starting together do not meet half a file."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            for name, text in sources.items():
+                (Path(folder) / name).write_bytes(text)
+            units = [name for name in sources if name.endswith(".cpp")]
+            command = [compiler, *FLAGS, *units, "-o", "kernels.so"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+            if done.returncode:
+                return done.stderr.strip().splitlines()[0][:200] if done.stderr.strip() else f"exit {done.returncode}"
+            os.replace(Path(folder) / "kernels.so", target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return ""

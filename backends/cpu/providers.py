@@ -1,0 +1,193 @@
+"""Which provider serves an op on the CPU, in order: our kernels, torch with the CPU's shapes, the reference.
+
+A provider accepts or refuses a static spec with a reason. `explain` shows these answers; `bind` takes
+the first that accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from isoinfer.backends.cpu import native_ops, torch_ops
+from isoinfer.backends.cpu.kv import BLOCK_SIZE
+from isoinfer.backends.cpu.native_library import NativeLibrary
+from isoinfer.backends.interface import Support
+from isoinfer.backends.ops import (
+    LINEAR,
+    SILU_MUL,
+    SWIGLU_CLIPPED,
+    ActivationSpec,
+    LinearSpec,
+    OpSpec,
+    SwigluClippedSpec,
+    bind_reference,
+)
+
+Function = Callable[..., Any]
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One way to serve one op. `refuse` gives the reason why not, or "" to accept."""
+
+    name: str
+    refuse: Callable[[Any], str]
+    make: Callable[[Any], Function]
+    batch_invariant: bool = True
+
+
+class ProviderTable:
+    """The providers of every op, for one CPU backend."""
+
+    def __init__(self, native: NativeLibrary, *, deterministic: bool, use_onednn: bool) -> None:
+        self._native = native
+        self._deterministic = deterministic
+        self._use_onednn = use_onednn
+        self._specific = {**self._kernel_makers(), **self._torch_makers()}
+
+    def supports(self, op: OpSpec, static: Any) -> list[Support]:
+        """The answer of every provider of `op`, in order."""
+        return [_answer(provider, static) for provider in self._providers(op)]
+
+    def bind(self, op: OpSpec, static: Any) -> Function | None:
+        """The function of the first provider that accepts, or None."""
+        for provider in self._providers(op):
+            if not provider.refuse(static):
+                return provider.make(static)
+        return None
+
+    def _providers(self, op: OpSpec) -> list[Provider]:
+        found = [self._specific[key] for key in ((op.name, "native"), (op.name, "torch")) if key in self._specific]
+        if op.name not in CPU_SHAPED:
+            found.append(Provider(name="torch", refuse=_bad_dtype, make=partial(bind_reference, op)))
+        return found
+
+    def _kernel_makers(self) -> dict[tuple[str, str], Provider]:
+        makers: dict[str, tuple[Callable[[NativeLibrary, Any], Function], Callable[[Any], str]]] = {
+            "rms_norm": (native_ops.make_rms_norm, _bad_dtype),
+            "add_rms_norm": (native_ops.make_add_rms_norm, _bad_dtype),
+            "silu_mul": (native_ops.make_silu_mul, _bad_dtype),
+            "swiglu_clipped": (native_ops.make_swiglu_clipped, _bad_dtype),
+            "linear": (native_ops.make_linear, self._refuse_linear),
+            "rope": (native_ops.make_rope, _bad_dtype),
+            "kv_write": (native_ops.make_kv_write, _bad_block),
+            "rope_kv_write": (native_ops.make_rope_kv_write, _bad_block),
+            "paged_attention": (native_ops.make_paged_attention, _bad_heads),
+            "argmax": (native_ops.make_argmax, _accept),
+            "sample": (native_ops.make_sample, _accept),
+        }
+        return {
+            (op, "native"): Provider(
+                name="native", refuse=partial(self._refuse_native, refuse), make=partial(make, self._native)
+            )
+            for op, (make, refuse) in makers.items()
+        }
+
+    def _torch_makers(self) -> dict[tuple[str, str], Provider]:
+        invariant = self._deterministic
+        return {
+            ("embedding", "torch"): Provider(name="torch", refuse=_bad_dtype, make=torch_ops.make_embedding),
+            ("linear", "torch"): Provider(
+                name="torch",
+                refuse=_bad_dtype,
+                make=partial(torch_ops.make_linear, deterministic=invariant),
+                batch_invariant=invariant,
+            ),
+            ("moe_experts", "torch"): Provider(name="torch", refuse=_bad_dtype, make=self._make_moe_experts),
+            ("kv_write", "torch"): Provider(name="torch", refuse=_bad_block, make=torch_ops.make_kv_write),
+            ("paged_attention", "torch"): Provider(
+                name="torch", refuse=_bad_block, make=torch_ops.make_paged_attention
+            ),
+        }
+
+    def _make_moe_experts(self, spec: Any) -> Function:
+        up = self._expert_linear(spec, spec.hidden_size, 2 * spec.intermediate_size)
+        down = self._expert_linear(spec, spec.intermediate_size, spec.hidden_size)
+        if spec.activation == "silu_mul":
+            activation = self.bind(SILU_MUL, ActivationSpec(intermediate_size=spec.intermediate_size, dtype=spec.dtype))
+        else:
+            clipped = SwigluClippedSpec(
+                intermediate_size=spec.intermediate_size, alpha=spec.alpha, limit=spec.limit, dtype=spec.dtype
+            )
+            activation = self.bind(SWIGLU_CLIPPED, clipped)
+        assert activation is not None
+        return torch_ops.make_moe_experts(spec, up, activation, down)
+
+    def _expert_linear(self, spec: Any, inputs: int, outputs: int) -> Function:
+        linear = LinearSpec(
+            in_features=inputs,
+            out_features=outputs,
+            bias=spec.bias,
+            quant=None,
+            dtype=spec.dtype,
+            out_dtype=spec.dtype,
+        )
+        bound = self.bind(LINEAR, linear)
+        assert bound is not None
+        return bound
+
+    def _refuse_native(self, refuse: Callable[[Any], str], spec: Any) -> str:
+        if self._native.library is None:
+            return self._native.reason
+        if getattr(spec, "dtype", "float32") == "bfloat16" and not self._native.bfloat16:
+            return "our bfloat16 kernels need AVX512_BF16"
+        return refuse(spec)
+
+    def _refuse_linear(self, spec: LinearSpec) -> str:
+        return _bad_dtype(spec) or self.linear_refusal(
+            spec.in_features, spec.dtype, spec.quant, spec.out_dtype != spec.dtype
+        )
+
+    def linear_refusal(self, inputs: int, dtype: str, quant: str | None, widened: bool) -> str:
+        """Why our linear kernel does not take a weight; `prepare_weight` asks the same, so both agree.
+
+        `widened`: float32 results of bfloat16 products, which oneDNN would round to bfloat16 first.
+        """
+        if self._native.library is None:
+            return self._native.reason
+        if quant is None and dtype == "bfloat16" and not self._native.bfloat16:
+            return "our bfloat16 kernels need AVX512_BF16"
+        if quant == "int8" and not self._native.bfloat16:
+            return "our int8 kernels need AVX512_BF16"
+        if (quant == "int8" or dtype == "bfloat16") and inputs % 2:
+            return "our packed kernels need an even number of input features"
+        if quant is None and self._use_onednn and not widened:
+            return "oneDNN was faster in the probe at start"
+        return ""
+
+
+CPU_SHAPED = frozenset({"linear", "embedding", "kv_write", "rope_kv_write", "paged_attention", "moe_experts"})
+"""Ops whose arguments have the CPU's own shapes, so that the reference cannot serve them."""
+
+
+def _answer(provider: Provider, static: Any) -> Support:
+    reason = provider.refuse(static)
+    return Support(
+        status="unsupported" if reason else "supported",
+        provider=provider.name,
+        reason=reason,
+        batch_invariant=provider.batch_invariant,
+    )
+
+
+def _accept(spec: Any) -> str:
+    return ""
+
+
+def _bad_dtype(spec: Any) -> str:
+    dtype = getattr(spec, "dtype", "float32")
+    return "" if dtype in DTYPES else f"dtype {dtype} is not one of {', '.join(DTYPES)}"
+
+
+def _bad_block(spec: Any) -> str:
+    if spec.block_size != BLOCK_SIZE:
+        return f"KV blocks on this backend hold {BLOCK_SIZE} tokens, not {spec.block_size}"
+    return _bad_dtype(spec)
+
+
+def _bad_heads(spec: Any) -> str:
+    return "our attention kernel needs a head dim that is a multiple of 16" if spec.head_dim % 16 else _bad_block(spec)

@@ -1,0 +1,255 @@
+"""The backend seam: everything the engine's core may ask of a chip, as protocols and plain data.
+
+What it is not: an implementation, a registry, or a place for vendor names. A backend implements
+`Backend`; the core asks for capabilities, never for names. Shapes use the suffix legend of
+`backends/ops/spec.py` (T tokens, R rows = requests in a step, N query heads, K KV heads, D head
+dim, B blocks, S tokens in a block).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+    from isoinfer.backends.descriptor import DeviceInfo
+    from isoinfer.backends.ops.spec import OpSpec
+
+Int32Array = npt.NDArray[np.int32]
+SupportStatus = Literal["supported", "unsupported", "unverified"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend can do on its device. Data, frozen at creation; the default is the careful answer.
+
+    `kernel_block_sizes`: KV block sizes in tokens that its attention accepts, preferred first.
+    `host_lengths`: attention needs exact KV lengths on the host. `overlap_pays`: depth 2 is faster
+    than depth 1 here. `max_in_flight`: submitted steps it tolerates. `graph_limit`: graphs it can hold.
+    """
+
+    dtypes: tuple[str, ...]
+    default_dtype: str
+    quantizations: tuple[str, ...] = ()
+    kernel_block_sizes: tuple[int, ...] = (16,)
+    host_lengths: bool = False
+    in_order: bool = True
+    max_in_flight: int = 1
+    overlap_pays: bool = False
+    graph_limit: int = 0
+    bitwise_deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInfo:
+    """Memory of a device in bytes. `kv_default`: what the backend suggests for KV when not told."""
+
+    total: int
+    free: int
+    kv_default: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """A provider's answer for one op with one static spec. `reason` is set unless supported."""
+
+    status: SupportStatus
+    provider: str
+    reason: str = ""
+    accumulate_dtype: str = "float32"
+    deterministic: bool = True
+    batch_invariant: bool = False
+    graph_safe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVSpec:
+    """KV that a set of layers keeps. `layers` are model layer numbers. Window in tokens, None = all."""
+
+    name: str
+    layers: tuple[int, ...]
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayout:
+    """How a backend lays KV out: logical block size in tokens and bytes of one block over all layers."""
+
+    block_size: int
+    bytes_per_block: int
+    num_scratch_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBatch:
+    """One step's attention problem over paged KV, before a backend plans it.
+
+    `query_len_R`: new tokens of each row (host). `kv_len_upper_R`: host, always, at least the true
+    length. `kv_len_device_R`: the true length including the new tokens, always. `kv_len_host_R`:
+    exact on the host, or None while drafts are unsettled. `block_table_RB`: device, int32.
+    """
+
+    query_len_R: Int32Array
+    kv_len_upper_R: Int32Array
+    kv_len_device_R: torch.Tensor
+    block_table_RB: torch.Tensor
+    block_size: int
+    maybe_kv_len_host_R: Int32Array | None = None
+
+    @property
+    def kv_len_host_R(self) -> Int32Array:
+        """Exact host lengths. Reading them while absent is an error, never a wrong number."""
+        if self.maybe_kv_len_host_R is None:
+            raise AssertionError("exact host KV lengths are absent in this step; use kv_len_device_R or host_lengths")
+        return self.maybe_kv_len_host_R
+
+
+class Event(Protocol):
+    """A point in a stream's work."""
+
+    def record(self, stream: Stream) -> None: ...
+    def query(self) -> bool: ...
+    def synchronize(self) -> None:
+        """Make the host wait. Raises StepError if work before this event, since the last one, failed."""
+
+
+class Stream(Protocol):
+    """An in-order queue of device work."""
+
+    def launch(self, fn: Callable[..., None], *args: Any) -> None:
+        """Enqueue `fn(*args)` and return at once. `fn` returns nothing, reads only frozen arguments and
+        device tensors and writes only backend-owned buffers. Its exception surfaces at the next event."""
+
+    def wait(self, event: Event) -> None:
+        """Order later work of this stream after `event`, without making the host wait."""
+
+    def synchronize(self) -> None:
+        """Make the host wait for all work so far."""
+
+
+class Graph(Protocol):
+    """A captured piece of device work. `replay` takes the host parameters that may change and refuses others."""
+
+    def replay(self, host_params: dict[str, Any]) -> None: ...
+
+
+class Weight(Protocol):
+    """A prepared weight: opaque to the core, which only counts its bytes."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class LayerKV(Protocol):
+    """One layer's KV in the backend's own physical shape. The core never indexes it."""
+
+    @property
+    def block_size(self) -> int: ...
+
+
+class KVCache(Protocol):
+    """All layers' KV."""
+
+    @property
+    def num_blocks(self) -> int: ...
+    def layer(self, index: int) -> LayerKV: ...
+
+
+class AttentionPlan(Protocol):
+    """What a backend worked out for an AttentionBatch: host lists or device tensors, masks, workspace."""
+
+
+class Executable(Protocol):
+    """A whole model compiled by a backend (`bind_model`)."""
+
+
+class Backend(Protocol):
+    """A chip. Small and all active: every member is called by the engine."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def info(self) -> DeviceInfo: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def collective_backend(self) -> str: ...
+
+    def describe(self) -> list[str]:
+        """What was chosen at start, one short line each (threads, instruction sets, providers)."""
+
+    # runtime
+    def stream(self) -> Stream: ...
+    def event(self) -> Event: ...
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Device memory, contents undefined."""
+
+    def host_buffer(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Host memory that async copies may use (pinned where that means something)."""
+
+    def to_device(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream) -> None:
+        """Copy host `src` to device `dst`, async on `stream`. `src` must stay unchanged until an event."""
+
+    def to_host(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream) -> None:
+        """Copy device `src` to host `dst`, async on `stream`."""
+
+    def memory(self) -> MemoryInfo: ...
+    def capture(self, fn: Callable[..., None], *args: Any, host_params: Sequence[str] = ()) -> Graph:
+        """Record device work. `host_params`: keyword arguments of `fn` that every replay must give."""
+
+
+    # ops
+    def support(self, op: OpSpec, static: Any) -> Support:
+        """What `bind` would do: the provider it takes, or "unsupported" with every refusal as the reason."""
+
+    def supports(self, op: OpSpec, static: Any) -> list[Support]:
+        """Every provider's answer, in the order of preference."""
+
+    def bind(self, op: OpSpec, static: Any) -> Callable[..., Any]:
+        """The provider's own function for `op` with `static`; UserError with the reason if there is none."""
+
+    def prepare_weight(self, role: str, tensor: torch.Tensor, quant: str | None) -> Weight:
+        """Take a checkpoint tensor for the op that will read it.
+
+        Roles: linear `[N, K]`; head and router, the same with float32 results; embedding `[V, H]`;
+        experts `[E, N, K]`; vector, which stays a plain device tensor."""
+
+    # kv
+    def kv_layout(self, specs: Sequence[KVSpec]) -> KVLayout: ...
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> KVCache: ...
+    def copy_blocks(self, kv: KVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None: ...
+    def export_blocks(self, kv: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of blocks as host tensors `[B, S, K, D]`, whatever the physical shape."""
+
+    def import_blocks(
+        self, kv: KVCache, layer: int, ids_B: Int32Array, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor
+    ) -> None: ...
+    def discard_blocks(self, kv: KVCache, ids_B: Int32Array) -> None:
+        """These blocks are truly free now; a debug backend poisons them."""
+
+    # attention
+    def plan_attention(self, batch: AttentionBatch) -> AttentionPlan: ...
+
+    # whole model
+    def bind_model(self, spec: ModelSpec) -> Executable | None:
+        """None means the op path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model as plain data, for backends that compile it whole."""
+
+    architecture: str
+    kv_specs: tuple[KVSpec, ...]
+    flops_per_token: int
+    bytes_per_token: int
+    num_layers: int

@@ -1,0 +1,98 @@
+"""One line of a batch file as a request for the engine: checked, with its prompts and SamplingParams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from isoinfer.batch.bodies import ChatBody, CompletionBody
+from isoinfer.batch.line_error import unreadable
+from isoinfer.batch.messages import plain_messages
+from isoinfer.batch.prompts import Prompt, split_prompts
+from isoinfer.batch.reader import Envelope
+from isoinfer.batch.sampling import chat_sampling, completion_sampling, only_scores
+from isoinfer.batch.validation import check_body, nearest
+from isoinfer.sampling_params import SamplingParams
+
+CHAT_URL = "/v1/chat/completions"
+COMPLETIONS_URL = "/v1/completions"
+URLS = (CHAT_URL, COMPLETIONS_URL)
+LINE_FIELDS = frozenset({"custom_id", "method", "url", "body"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """One conversation. `template_kwargs` go to the chat template."""
+
+    model: str | None
+    messages: list[dict[str, Any]]
+    params: SamplingParams
+    template_kwargs: dict[str, Any]
+    num_prompts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """One or more prompts. `scores`: the prompt's own log-probabilities are the answer, nothing is generated."""
+
+    model: str | None
+    prompts: list[Prompt]
+    params: SamplingParams
+    echo: bool
+    scores: bool
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompts)
+
+
+LineRequest = ChatRequest | CompletionRequest
+
+
+def parse_request(envelope: Envelope) -> LineRequest:
+    """What the line asks for. LineError says what is wrong with the line (no status) or with its body (400)."""
+    if envelope.error is not None:
+        raise envelope.error
+    url = _check_line(envelope)
+    if url == CHAT_URL:
+        return _chat(check_body(ChatBody, envelope.data["body"]))
+    return _completion(check_body(CompletionBody, envelope.data["body"]))
+
+
+def _check_line(envelope: Envelope) -> str:
+    data, number = envelope.data, envelope.number
+    for name in data:
+        if name not in LINE_FIELDS:
+            raise unreadable("unknown_parameter", number, f"unknown field {name!r}.{nearest(name, LINE_FIELDS)}")
+    for name in ("method", "url", "body"):
+        if data.get(name) is None:
+            raise unreadable("missing_required_parameter", number, f"the field {name!r} is missing.")
+    if data["method"] != "POST":
+        raise unreadable("invalid_method", number, f"the method must be 'POST', got {data['method']!r:.60}.")
+    url = data["url"]
+    if url not in URLS:
+        near = nearest(url, URLS) if isinstance(url, str) else ""
+        raise unreadable("invalid_url", number, f"the url must be {' or '.join(URLS)}, got {url!r:.60}.{near}")
+    return str(url)
+
+
+def _chat(body: ChatBody) -> ChatRequest:
+    template_kwargs = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        template_kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+    return ChatRequest(
+        model=body.model,
+        messages=plain_messages(body.messages),
+        params=chat_sampling(body),
+        template_kwargs=template_kwargs,
+    )
+
+
+def _completion(body: CompletionBody) -> CompletionRequest:
+    return CompletionRequest(
+        model=body.model,
+        prompts=split_prompts(body.prompt),
+        params=completion_sampling(body),
+        echo=bool(body.echo),
+        scores=only_scores(body),
+    )

@@ -1,0 +1,59 @@
+"""How much KV there is, and how long a request may grow: worked out once, from numbers, before allocating."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isoinfer.backends.interface import KVLayout, MemoryInfo
+from isoinfer.config import EngineConfig
+from isoinfer.errors import UserError
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """KV blocks (one more than usable: block 0 is never handed out) and the resulting context length."""
+
+    num_blocks: int
+    block_size: int
+    bytes_per_block: int
+    max_model_len: int
+
+    def describe(self) -> str:
+        """One line for the start-up report."""
+        usable = self.num_blocks - 1
+        return (
+            f"kv: {usable * self.bytes_per_block / GIB:.2f} GiB, {usable} blocks of {self.block_size} tokens = "
+            f"{usable * self.block_size} tokens; context {self.max_model_len} tokens"
+        )
+
+
+def plan_memory(config: EngineConfig, layout: KVLayout, memory: MemoryInfo, max_position: int) -> MemoryPlan:
+    """Size KV from the user's wish or the backend's suggestion. UserError, with numbers, where it cannot fit."""
+    wanted = config.max_model_len
+    if wanted is not None and wanted < 2:
+        raise UserError(f"max_model_len must be at least 2, got {wanted}")
+    if wanted is not None and wanted > max_position:
+        raise UserError(f"max_model_len is {wanted} but the model handles at most {max_position} positions; lower it")
+    longest = wanted or max_position
+    kv_bytes = config.cache.kv_memory or memory.kv_default
+    if kv_bytes > memory.free:
+        raise UserError(
+            f"kv_memory is {kv_bytes / GIB:.2f} GiB but only {memory.free / GIB:.2f} GiB are free; ask for less"
+        )
+    most_useful = config.scheduler.max_num_seqs * -(-longest // layout.block_size)
+    usable = min(kv_bytes // layout.bytes_per_block, most_useful)
+    capacity = usable * layout.block_size
+    if capacity < min(longest, 2) or (wanted is not None and capacity < wanted):
+        needed = -(-longest // layout.block_size) * layout.bytes_per_block
+        raise UserError(
+            f"{kv_bytes / GIB:.3f} GiB for KV hold {capacity} tokens, but one request of {longest} tokens needs "
+            f"{needed / GIB:.3f} GiB; raise kv_memory or lower max_model_len"
+        )
+    return MemoryPlan(
+        num_blocks=usable + 1,
+        block_size=layout.block_size,
+        bytes_per_block=layout.bytes_per_block,
+        max_model_len=min(longest, capacity),
+    )

@@ -1,0 +1,167 @@
+"""Runs plans on a backend: submit the forward, later the sampling, later settle. It schedules nothing.
+
+`submit` and `sample` return at once; only `settle` waits. The forward and the sampling are separate so
+that the host can settle the step before in between. Suffixes: T tokens, R rows, G sampling rows, H hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from isoinfer.backends.interface import AttentionBatch
+from isoinfer.backends.ops import GATHER_ROWS, GatherSpec
+from isoinfer.engine.arena import InputArena, StepInputs
+from isoinfer.engine.plan import SamplePlan, StepPlan, StepResult
+from isoinfer.engine.sampler import PLACES_AT_ONCE, LogprobTensors, Sampled, Sampler, to_message
+from isoinfer.layers.batch import ForwardBatch
+
+if TYPE_CHECKING:
+    from isoinfer.backends.interface import Backend, Event, KVCache
+    from isoinfer.models.model import Forward
+
+
+@dataclass(slots=True, kw_only=True)
+class StepHandle:
+    """A submitted step. The tensors belong to the device until the event after sampling."""
+
+    plan: StepPlan
+    done: Event
+    sampled: Sampled = field(default_factory=Sampled)
+    hidden_TH: torch.Tensor | None = None
+    logits_GV: torch.Tensor | None = None
+    token_host_G: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLimits:
+    """The largest step: tokens, rows, blocks of a row, and steps in flight."""
+
+    max_tokens: int
+    max_rows: int
+    max_blocks: int
+    depth: int = 1
+
+
+class Runner:
+    """One model on one backend with one KV cache."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        forward: Forward,
+        kv: KVCache,
+        *,
+        limits: RunnerLimits,
+        block_size: int,
+        vocab_size: int,
+        hidden_size: int,
+        dtype: str,
+    ) -> None:
+        self._backend, self._forward, self._kv = backend, forward, kv
+        self._block_size = block_size
+        self._stream = backend.stream()
+        self._arena = InputArena(
+            backend,
+            max_tokens=limits.max_tokens,
+            max_rows=limits.max_rows,
+            max_blocks=limits.max_blocks,
+            depth=limits.depth,
+        )
+        self._gather = backend.bind(GATHER_ROWS, GatherSpec(width=hidden_size, dtype=dtype))
+        self._sampler = Sampler(backend, vocab_size)
+
+    def submit(self, plan: StepPlan) -> StepHandle:
+        """Launch the forward of `plan`."""
+        inputs = self._arena.load(plan, self._block_size, self._stream)
+        attention = AttentionBatch(
+            query_len_R=plan.query_len_R,
+            kv_len_upper_R=plan.start_R + plan.query_len_R,
+            kv_len_device_R=inputs.kv_len_R,
+            block_table_RB=inputs.block_table_RB,
+            block_size=self._block_size,
+            maybe_kv_len_host_R=plan.start_R + plan.query_len_R,
+        )
+        batch = ForwardBatch(
+            token_ids_T=inputs.token_ids_T,
+            positions_T=inputs.positions_T,
+            slots_T=inputs.slots_T,
+            plan=self._backend.plan_attention(attention),
+            num_tokens=plan.num_tokens,
+        )
+        handle = StepHandle(plan=plan, done=self._backend.event())
+        self._stream.launch(self._run_forward, handle, batch, inputs)
+        return handle
+
+    def sample(self, handle: StepHandle, plan: SamplePlan) -> None:
+        """Launch the sampling of a submitted step, its copies to the host, and the mark that `settle` waits for."""
+        if plan.temperature_G.size:
+            placed = self._sampler.place(plan, self._stream)
+            self._stream.launch(self._run_sampling, handle, plan, placed)
+            handle.token_host_G = self._backend.host_buffer((plan.temperature_G.size,), torch.int32)
+            self._stream.launch(self._copy_tokens, handle)
+        if handle.plan.prompt_index_Q.size:
+            index_Q = self._sampler.to_device(handle.plan.prompt_index_Q, self._stream)
+            target_Q = self._sampler.to_device(handle.plan.prompt_target_Q, self._stream)
+            self._stream.launch(self._run_prompt_logprobs, handle, index_Q, target_Q)
+        handle.done.record(self._stream)
+
+    def settle(self, handle: StepHandle) -> StepResult:
+        """Wait for the step and read it. StepError if anything in it failed."""
+        try:
+            handle.done.synchronize()
+        finally:
+            self._arena.settled()
+        sampled = handle.sampled
+        token_G = torch.empty(0, dtype=torch.int32) if handle.token_host_G is None else handle.token_host_G
+        return StepResult(
+            step_id=handle.plan.step_id,
+            token_G=token_G.numpy(),
+            logprobs=None if sampled.logprobs is None else to_message(_on_host(sampled.logprobs)),
+            prompt_logprobs=None if sampled.prompt_logprobs is None else to_message(_joined(sampled.prompt_logprobs)),
+        )
+
+    def close(self) -> None:
+        """Finish what was launched."""
+        self._stream.synchronize()
+
+    # launched on the stream
+
+    def _run_forward(self, handle: StepHandle, batch: ForwardBatch, inputs: StepInputs) -> None:
+        with torch.inference_mode():
+            hidden_TH = self._forward.hidden(batch, self._kv)
+            if handle.plan.prompt_index_Q.size:
+                handle.hidden_TH = hidden_TH
+            if inputs.logits_rows_G.numel():
+                handle.logits_GV = self._forward.logits(self._gather(hidden_TH, inputs.logits_rows_G))
+
+    def _run_sampling(self, handle: StepHandle, plan: SamplePlan, placed: dict[str, torch.Tensor]) -> None:
+        assert handle.logits_GV is not None
+        with torch.inference_mode():
+            self._sampler.run(handle.logits_GV, plan, placed, handle.sampled)
+        handle.logits_GV = None
+
+    def _copy_tokens(self, handle: StepHandle) -> None:
+        assert handle.token_host_G is not None and handle.sampled.token_G is not None
+        handle.token_host_G.copy_(handle.sampled.token_G, non_blocking=True)
+
+    def _run_prompt_logprobs(self, handle: StepHandle, index_Q: torch.Tensor, target_Q: torch.Tensor) -> None:
+        assert handle.hidden_TH is not None
+        num, parts = handle.plan.num_prompt_logprobs, []
+        with torch.inference_mode():
+            for index, target in zip(index_Q.split(PLACES_AT_ONCE), target_Q.split(PLACES_AT_ONCE), strict=True):
+                logits_QV = self._forward.logits(self._gather(handle.hidden_TH, index))
+                parts.append(self._sampler.logprobs(logits_QV, target, num))
+        handle.sampled.prompt_logprobs, handle.hidden_TH = parts, None
+
+
+def _on_host(tensors: LogprobTensors) -> LogprobTensors:
+    first, second, third, fourth = (tensor.cpu() for tensor in tensors)
+    return first, second, third, fourth
+
+
+def _joined(parts: list[LogprobTensors]) -> LogprobTensors:
+    first, second, third, fourth = (torch.cat(tensors).cpu() for tensors in zip(*parts, strict=True))
+    return first, second, third, fourth

@@ -1,0 +1,115 @@
+"""Attention over paged KV: merged qkv, optional q/k norm, rope with the KV write, attention, output projection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isoinfer.backends.ops.attention import PAGED_ATTENTION, AttentionSpec
+from isoinfer.backends.ops.kv import ROPE_KV_WRITE, RopeKVWriteSpec
+from isoinfer.backends.ops.rope import RopeSpec
+from isoinfer.layers.linear import Linear
+from isoinfer.layers.norm import HeadNorm
+
+if TYPE_CHECKING:
+    import torch
+
+    from isoinfer.backends.interface import LayerKV
+    from isoinfer.layers.batch import ForwardBatch
+    from isoinfer.layers.parts import Parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """One layer's attention. `window` in tokens, None = all. `norm_eps` matters only with `qk_norm`."""
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    window: int | None
+    qkv_bias: bool
+    o_bias: bool
+    qk_norm: bool
+    norm_eps: float
+    sinks: bool
+
+
+class Attention:
+    """x_TH -> out_TH. Writes the new tokens' K and V into `kv` before it attends.
+
+    q, k and v stay views of the merged projection's output: their last two dims are contiguous, their
+    rows are strided, and the ops accept that.
+    """
+
+    def __init__(self, parts: Parts, prefix: str, config: AttentionConfig, cos_sin_PR: torch.Tensor) -> None:
+        self.config, self.cos_sin_PR = config, cos_sin_PR
+        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.k_start, self.v_start = q_size, q_size + kv_size
+        self.qkv = Linear(
+            parts,
+            f"{prefix}.qkv",
+            in_features=config.hidden_size,
+            out_features=q_size + 2 * kv_size,
+            bias=config.qkv_bias,
+        )
+        self.o = Linear(parts, f"{prefix}.o", in_features=q_size, out_features=config.hidden_size, bias=config.o_bias)
+        self.sinks_N = parts.maybe_vector(f"{prefix}.sinks", config.sinks)
+        self.q_norm = _head_norm(parts, f"{prefix}.q_norm", config, config.num_heads)
+        self.k_norm = _head_norm(parts, f"{prefix}.k_norm", config, config.num_kv_heads)
+        self.rope_kv_write = parts.bind(ROPE_KV_WRITE, _rope_kv_spec(parts, config))
+        self.paged_attention = parts.bind(PAGED_ATTENTION, _attention_spec(parts, config))
+
+    def __call__(self, x_TH: torch.Tensor, batch: ForwardBatch, kv: LayerKV) -> torch.Tensor:
+        qkv_TX = self.qkv(x_TH)
+        q_TND = self.q_heads(qkv_TX[:, : self.k_start])
+        k_TKD = self.k_heads(qkv_TX[:, self.k_start : self.v_start])
+        v_TKD = self.kv_heads(qkv_TX[:, self.v_start :])
+        self.rope_kv_write(q_TND, k_TKD, v_TKD, batch.positions_T, self.cos_sin_PR, kv, batch.slots_T)
+        out_TND = x_TH.new_empty(q_TND.shape)
+        self.paged_attention(q_TND, kv, batch.plan, self.sinks_N, out_TND)
+        return self.o(out_TND.flatten(-2))
+
+    def q_heads(self, q_TX: torch.Tensor) -> torch.Tensor:
+        """q_TX as q_TND: a view, or normed where the model does so."""
+        return q_TX.view(-1, self.config.num_heads, self.config.head_dim) if self.q_norm is None else self.q_norm(q_TX)
+
+    def k_heads(self, k_TX: torch.Tensor) -> torch.Tensor:
+        """k_TX as k_TKD: a view, or normed where the model does so."""
+        return self.kv_heads(k_TX) if self.k_norm is None else self.k_norm(k_TX)
+
+    def kv_heads(self, x_TX: torch.Tensor) -> torch.Tensor:
+        """k or v as [T, K, D], a view."""
+        return x_TX.view(-1, self.config.num_kv_heads, self.config.head_dim)
+
+
+def _head_norm(parts: Parts, name: str, config: AttentionConfig, num_heads: int) -> HeadNorm | None:
+    if not config.qk_norm:
+        return None
+    return HeadNorm(parts, name, num_heads=num_heads, head_dim=config.head_dim, eps=config.norm_eps)
+
+
+def _rope_kv_spec(parts: Parts, config: AttentionConfig) -> RopeKVWriteSpec:
+    rope = RopeSpec(head_dim=config.head_dim, rotary_dim=config.rotary_dim, interleaved=False, dtype=parts.dtype)
+    return RopeKVWriteSpec(
+        rope=rope,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=parts.block_size,
+        dtype=parts.dtype,
+    )
+
+
+def _attention_spec(parts: Parts, config: AttentionConfig) -> AttentionSpec:
+    return AttentionSpec(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        scale=config.head_dim**-0.5,
+        block_size=parts.block_size,
+        window=config.window,
+        softcap=None,
+        has_sinks=config.sinks,
+        dtype=parts.dtype,
+    )

@@ -1,0 +1,310 @@
+"""The Python front door: text in, text out. Holds the front end and drives the core with messages.
+
+    LLM.generate -> Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit -> forward -> bound op
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from isoinfer.backends.descriptor import BackendConfig
+from isoinfer.config import CacheConfig, EngineConfig, SchedulerConfig, parse_bytes
+from isoinfer.engine.builder import Progress, build_engine
+from isoinfer.engine.messages import AddRequest
+from isoinfer.errors import RequestError, TemplateError, UserError
+from isoinfer.frontend.chat_template import ChatTemplate
+from isoinfer.frontend.input_processor import InputProcessor
+from isoinfer.frontend.output_processor import OutputProcessor
+from isoinfer.frontend.progress import RequestProgress
+from isoinfer.frontend.tokenizer import Tokenizer
+from isoinfer.outputs import RequestMetrics, RequestOutput
+from isoinfer.sampling_params import SamplingParams
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+class LLM:
+    """A model on a backend.
+
+    `model`: a Hugging Face folder or a .gguf file. `backend`: NAME[:DEVICE] or "auto". `dtype`: "auto",
+    "float32", "bfloat16", ... as the backend has it. `quantization`: None or "int8". `max_model_len`:
+    longest prompt plus answer in tokens. `kv_memory`: bytes for KV, such as "2GiB". `deterministic`: a
+    request's bits depend on no other request. `backend_options`: settings only that backend knows.
+    `progress(done, total)` is called while weights load. Raises UserErrors that say what to do.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        backend: str = "auto",
+        dtype: str = "auto",
+        quantization: str | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        kv_memory: str | int | None = None,
+        deterministic: bool = False,
+        fallback: str = "composed",
+        threads: int | None = None,
+        backend_options: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        config = EngineConfig(
+            model=str(model),
+            backend=backend,
+            backend_config=BackendConfig(
+                dtype=dtype,
+                deterministic=deterministic,
+                fallback=fallback,
+                threads=threads,
+                options=dict(backend_options or {}),
+            ),
+            quantization=quantization,
+            max_model_len=max_model_len,
+            cache=CacheConfig(kv_memory=None if kv_memory is None else parse_bytes(kv_memory)),
+            scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
+        )
+        built = build_engine(config, progress)
+        self.model_name = config.model
+        self.max_model_len = built.max_model_len
+        self.tokenizer: Tokenizer = built.checkpoint.tokenizer()
+        self._built = built
+        self._engine = built.engine
+        self._input = InputProcessor(
+            self.tokenizer,
+            vocab_size=built.vocab_size,
+            max_model_len=built.max_model_len,
+            eos_token_ids=_eos_ids(self.tokenizer, built.checkpoint.generation_config),
+        )
+        self._output = OutputProcessor(self.tokenizer)
+        self._template: ChatTemplate | None = None
+        self._names = count()
+
+    # whole jobs
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *, progress: bool = False
+    ) -> list[RequestOutput]:
+        """Complete one prompt or many; results in order. An impossible prompt gives an output with `error`."""
+        listed: Sequence[Prompt] = [prompts] if _is_one_prompt(prompts) else prompts  # type: ignore[list-item, assignment]
+        return self._run([(prompt, True) for prompt in listed], sampling_params, progress)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        progress: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many; results in order."""
+        one = not messages or isinstance(messages[0], Mapping)
+        listed: Sequence[Sequence[Message]] = [messages] if one else messages  # type: ignore[list-item, assignment]
+        items = [self._rendered(conversation, tools, chat_template_kwargs) for conversation in listed]
+        return self._run(items, sampling_params, progress)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Complete one prompt, yielding everything so far after each step; `text_delta` has what is new."""
+        request_id = self._new_id()
+        self.submit(request_id, prompt, sampling_params)
+        return self._follow(request_id)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Iterator[RequestOutput]:
+        """Answer one conversation, streaming."""
+        request_id = self._new_id()
+        text = self.render_chat(messages, tools=tools, chat_template_kwargs=chat_template_kwargs)
+        self._add(request_id, text, sampling_params, add_special_tokens=False)
+        return self._follow(request_id)
+
+    # requests one by one
+
+    def submit(self, request_id: str, prompt: Prompt, sampling_params: SamplingParams | None = None) -> None:
+        """Queue a completion under an id of your own. RequestError if it can never be served."""
+        self._add(request_id, prompt, sampling_params, add_special_tokens=True)
+
+    def submit_chat(
+        self,
+        request_id: str,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Queue a chat answer under an id of your own. TemplateError or RequestError if that cannot be."""
+        text = self.render_chat(messages, tools=tools, chat_template_kwargs=chat_template_kwargs)
+        self._add(request_id, text, sampling_params, add_special_tokens=False)
+
+    def step(self) -> list[RequestOutput]:
+        """Compute one step; the requests that changed. `finished` marks a request's last output."""
+        processed = self._output.process(self._engine.step())
+        for message in processed.to_abort:
+            self._engine.abort(message)
+        return processed.outputs
+
+    def abort(self, request_id: str) -> list[RequestOutput]:
+        """End a request by its id; its last output. Unknown ids give none."""
+        processed = self._output.abort([request_id])
+        for message in processed.to_abort:
+            self._engine.abort(message)
+        return processed.outputs
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that have not finished."""
+        return self._output.num_unfinished
+
+    # about
+
+    def describe(self) -> list[str]:
+        """What was chosen at start, one line each."""
+        return list(self._built.description)
+
+    def explain(self) -> list[dict[str, Any]]:
+        """Which provider serves each op of this model, and why others do not."""
+        return self._built.recorder.explain()
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text that the model's chat template makes of `messages`."""
+        if self._template is None:
+            source = self.tokenizer.chat_template
+            if source is None:
+                raise TemplateError("this model has no chat template; use generate with a prompt instead of chat")
+            self._template = ChatTemplate(source, self.tokenizer.special_tokens_map)
+        return self._template.render(messages, tools=tools, **dict(chat_template_kwargs or {}))
+
+    def close(self) -> None:
+        """Finish device work and let go of it."""
+        self._engine.close()
+
+    # inside
+
+    def _new_id(self) -> str:
+        return f"llm-{next(self._names)}"
+
+    def _add(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        *,
+        add_special_tokens: bool,
+        stream: bool = True,
+    ) -> None:
+        params = params or self._input.default_params
+        children = self._input.process(request_id, prompt, params, add_special_tokens=add_special_tokens)
+        text = prompt if isinstance(prompt, str) else None
+        self._output.add(request_id, text, params, children, stream=stream)
+        self._send(request_id, children)
+
+    def _send(self, request_id: str, children: Sequence[AddRequest]) -> None:
+        """All children or none: one that the core refuses takes the others back."""
+        try:
+            for child in children:
+                self._engine.add(child)
+        except RequestError:
+            self.abort(request_id)
+            raise
+
+    def _follow(self, request_id: str) -> Iterator[RequestOutput]:
+        finished = False
+        try:
+            while not finished:
+                for output in self.step():
+                    if output.request_id == request_id:
+                        finished = output.finished
+                        yield output
+        finally:
+            if not finished:
+                self.abort(request_id)
+
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        kwargs: Mapping[str, Any] | None,
+    ) -> tuple[Prompt | UserError, bool]:
+        try:
+            return self.render_chat(messages, tools=tools, chat_template_kwargs=kwargs), False
+        except RequestError as error:
+            return error, False
+
+    def _run(self, items: Sequence[tuple[Prompt | UserError, bool]], params: Params, show: bool) -> list[RequestOutput]:
+        """Run all to the end. What an impossible item raises becomes its output's `error`."""
+        each = _params_of(params, len(items))
+        done: dict[str, RequestOutput] = {}
+        order = []
+        for (prompt, add_special_tokens), own in zip(items, each, strict=True):
+            request_id = self._new_id()
+            order.append(request_id)
+            try:
+                if isinstance(prompt, UserError):
+                    raise prompt
+                self._add(request_id, prompt, own, add_special_tokens=add_special_tokens, stream=False)
+            except RequestError as error:
+                done[request_id] = _refused(request_id, prompt, str(error))
+        try:
+            with RequestProgress(len(order), len(done), enabled=show) as bar:
+                while len(done) < len(order):
+                    for output in self.step():
+                        if output.finished and output.request_id not in done:
+                            done[output.request_id] = output
+                            bar.advance(output)
+        finally:
+            for request_id in order:
+                if request_id not in done:
+                    self.abort(request_id)
+        return [done[request_id] for request_id in order]
+
+
+def _is_one_prompt(prompts: Any) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str | Sequence))
+
+
+def _params_of(params: Params, size: int) -> list[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * size
+    if len(params) != size:
+        raise UserError(f"{size} prompts but {len(params)} sampling_params; give one for all or one for each")
+    return list(params)
+
+
+def _refused(request_id: str, prompt: Prompt | UserError, error: str) -> RequestOutput:
+    import time
+
+    now = time.monotonic()
+    return RequestOutput(
+        request_id=request_id,
+        prompt=prompt if isinstance(prompt, str) else None,
+        prompt_token_ids=(),
+        outputs=[],
+        metrics=RequestMetrics(arrival=now, finished=now),
+        finished=True,
+        error=error,
+    )
+
+
+def _eos_ids(tokenizer: Tokenizer, generation_config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokenizer's own and those of the generation config, which may be one id or a list."""
+    extra = generation_config.get("eos_token_id")
+    listed = [] if extra is None else extra if isinstance(extra, list) else [extra]
+    return tuple(dict.fromkeys((*tokenizer.eos_token_ids, *listed)))

@@ -1,0 +1,36 @@
+"""What one token costs, from the config alone: matrix work and bytes moved. Not a measurement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from isoinfer.models.config import ModelConfig
+
+
+def active_parameters(config: ModelConfig) -> int:
+    """Matrix parameters that one token multiplies with: chosen experts only, the embedding look-up not counted."""
+    layers = sum(_layer_parameters(config, layer) for layer in range(config.num_layers))
+    return layers + config.vocab_size * config.hidden_size
+
+
+def flops_per_token(config: ModelConfig) -> int:
+    """Two per active parameter. Attention scores are left out: they depend on the context's length."""
+    return 2 * active_parameters(config)
+
+
+def bytes_per_token(config: ModelConfig, dtype: str) -> int:
+    """Bytes one lone token moves: each active weight read once unquantised, its embedding row, its K and V written."""
+    kv = 2 * config.num_layers * config.kv_size
+    size: int = getattr(torch, dtype).itemsize
+    return (active_parameters(config) + config.hidden_size + kv) * size
+
+
+def _layer_parameters(config: ModelConfig, layer: int) -> int:
+    attention = config.hidden_size * (2 * config.q_size + 2 * config.kv_size)
+    moe = config.moe_at(layer)
+    if moe is None:
+        return attention + 3 * config.hidden_size * config.intermediate_size
+    return attention + config.hidden_size * (moe.num_experts + 3 * moe.top_k * moe.intermediate_size)

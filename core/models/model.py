@@ -1,0 +1,94 @@
+"""A model before it runs: its config, what it needs (weights, KV, costs, splits) and how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from isoinfer.backends.interface import KVSpec, ModelSpec
+from isoinfer.backends.ops.rope_table import rope_table
+from isoinfer.layers.parts import Bind, Parts
+from isoinfer.models.costs import bytes_per_token, flops_per_token
+from isoinfer.models.decoder import build_decoder
+from isoinfer.models.parallel import Split, parallel_plan
+from isoinfer.models.weight_rules import decoder_rules, ignored_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+    from isoinfer.backends.interface import KVCache, Weight
+    from isoinfer.layers.batch import ForwardBatch
+    from isoinfer.models.config import ModelConfig
+    from isoinfer.models.family import Family
+    from isoinfer.weights.loader import WeightRule
+
+
+class Forward(Protocol):
+    """A built model. Both functions only call bound ops, so a backend may capture them."""
+
+    def hidden(self, batch: ForwardBatch, kv: KVCache) -> torch.Tensor:
+        """hidden_TH of all tokens of the batch, after the final norm; writes K and V."""
+
+    def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        """logits_RV, float32."""
+
+
+class Model:
+    """One decoder of one family with one config. Holds no tensor; `build` may be called more than once."""
+
+    def __init__(self, family: Family, config: ModelConfig) -> None:
+        self.family, self.config = family, config
+
+    def kv_specs(self, dtype: str) -> tuple[KVSpec, ...]:
+        """One group "full" with every layer; its window is set where all layers share one."""
+        config, windows = self.config, set(self.config.windows)
+        spec = KVSpec(
+            name="full",
+            layers=tuple(range(config.num_layers)),
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=dtype,
+            window=windows.pop() if len(windows) == 1 else None,
+        )
+        return (spec,)
+
+    def weight_rules(self) -> tuple[WeightRule, ...]:
+        """How the checkpoint's tensors become this model's weights."""
+        return decoder_rules(self.family, self.config)
+
+    def ignored_tensors(self) -> tuple[str, ...]:
+        """Glob patterns of checkpoint tensors that no rule needs and that are no mistake."""
+        return ignored_tensors(self.config)
+
+    def parallel_plan(self) -> tuple[Split, ...]:
+        """How each weight may be split over ranks."""
+        return parallel_plan(self.config)
+
+    def costs(self, dtype: str = "bfloat16") -> ModelSpec:
+        """Work and bytes per token, with weights and KV in `dtype`."""
+        return ModelSpec(
+            architecture=self.config.architecture,
+            kv_specs=self.kv_specs(dtype),
+            flops_per_token=flops_per_token(self.config),
+            bytes_per_token=bytes_per_token(self.config, dtype),
+            num_layers=self.config.num_layers,
+        )
+
+    def build(
+        self,
+        bind: Bind,
+        weights: Mapping[str, Weight],
+        dtype: str,
+        block_size: int,
+        max_positions: int,
+        place: Callable[[torch.Tensor], torch.Tensor],
+        quant: str | None,
+    ) -> Forward:
+        """Bind all ops over prepared `weights` (named as in `weight_rules`).
+
+        `block_size`: tokens in a KV block. `max_positions`: no token may have a position at or beyond
+        it. `place`: puts a host tensor on the device (the rope table). `quant`: the format in which
+        role "linear" was prepared. Raises what `bind` raises where the backend has no provider.
+        """
+        parts = Parts(bind=bind, weights=weights, dtype=dtype, block_size=block_size, quant=quant)
+        return build_decoder(parts, self.config, place(rope_table(self.config.rope, max_positions)))

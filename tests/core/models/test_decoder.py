@@ -1,0 +1,47 @@
+"""Logits of every architecture against transformers, in float32, however the work is cut into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+TOLERANCE = 1e-4
+PROMPT = torch.randint(0, 128, (23,), generator=torch.Generator().manual_seed(1)).tolist()
+OTHER = torch.randint(0, 128, (11,), generator=torch.Generator().manual_seed(2)).tolist()
+
+Open = Callable[..., Any]
+
+
+def assert_close(ours_TV: torch.Tensor, theirs_TV: torch.Tensor) -> None:
+    assert theirs_TV.std() > 0.3, "the oracle's logits are too flat for the tolerance to mean anything"
+    torch.testing.assert_close(ours_TV, theirs_TV, atol=TOLERANCE, rtol=0.0)
+
+
+@pytest.mark.parametrize("sizes", [(23,), (9, 1, 10, 3), (1,) * 23], ids=["whole", "chunked", "token-by-token"])
+def test_logits_equal_transformers_for_any_chunking(case: Any, open_session: Open, sizes: tuple[int, ...]) -> None:
+    session, starts = open_session(1), [sum(sizes[:i]) for i in range(len(sizes))]
+    chunks = [PROMPT[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    ours_TV = torch.cat([session.step({0: chunk})[0] for chunk in chunks])
+    assert_close(ours_TV, case.logits(PROMPT))
+
+
+def test_ragged_rows_in_one_batch(case: Any, open_session: Open) -> None:
+    session = open_session(2)
+    steps = [{0: PROMPT[:14], 1: OTHER[:3]}, {1: OTHER[3:10], 0: PROMPT[14:15]}, {0: PROMPT[15:], 1: OTHER[10:]}]
+    parts: dict[int, list[torch.Tensor]] = {0: [], 1: []}
+    for chunks in steps:
+        for row, logits_TV in zip(chunks, session.step(chunks), strict=True):
+            parts[row].append(logits_TV)
+    assert_close(torch.cat(parts[0]), case.logits(PROMPT))
+    assert_close(torch.cat(parts[1]), case.logits(OTHER))
+
+
+@pytest.mark.parametrize(("dtype", "quant", "limit"), [("bfloat16", None, 0.1), ("float32", "int8", 0.1)])
+def test_low_precision_stays_near(case: Any, open_session: Open, dtype: str, quant: str | None, limit: float) -> None:
+    (ours_TV,) = open_session(1, dtype, quant).step({0: PROMPT})
+    theirs_TV = case.logits(PROMPT)
+    print(case.name, float((ours_TV - theirs_TV).norm() / theirs_TV.norm()))
+    assert (ours_TV - theirs_TV).norm() < limit * theirs_TV.norm()
