@@ -14,7 +14,7 @@ import torch
 
 from isoinfer.backends.interface import AttentionBatch, Backend, KVCache, KVSpec, LayerKV, Stream
 from isoinfer.backends.ops.kv import CanonicalKV
-from isoinfer.backends.ops.linear import DenseWeight, Int8Weight
+from isoinfer.backends.ops.linear import DenseWeight, Int4Weight, Int8Weight
 from isoinfer.backends.ops.spec import OpSpec, Sample
 from isoinfer.conformance.arguments import Tensors, argument_names, returned_tensors
 
@@ -48,8 +48,8 @@ def _place(
     if isinstance(arg, AttentionBatch):
         length_R, table_RB = (_to_device(backend, stream, t) for t in (arg.kv_len_device_R, arg.block_table_RB))
         return backend.plan_attention(replace(arg, kv_len_device_R=length_R, block_table_RB=table_RB))
-    if isinstance(arg, Int8Weight):
-        return backend.prepare_weight(_role(sample, op), arg.dense(torch.float32), "int8")
+    if isinstance(arg, Int8Weight | Int4Weight):
+        return backend.prepare_weight(_role(sample, op), arg.dense(torch.float32), sample.static.quant)
     if isinstance(arg, DenseWeight):
         return backend.prepare_weight(_role(sample, op), arg.tensor_NK.clone(), None)
     if isinstance(arg, torch.Tensor) and name in VECTOR_ARGUMENTS:

@@ -27,7 +27,7 @@ from isoinfer.backends.interface import (
     Stream,
     Support,
 )
-from isoinfer.backends.ops import ALL_OPS, DenseWeight, OpSpec, dtype_name, quantize_int8
+from isoinfer.backends.ops import ALL_OPS, DenseWeight, OpSpec, dtype_name, quantize_int4, quantize_int8
 from isoinfer.errors import BackendError
 
 OPTIONS = {"stream": ("inline", "thread"), "native": ("on", "off"), "linear": ("probe", "native", "onednn")}
@@ -137,12 +137,12 @@ class CpuBackend:
         if role == "experts":
             return Experts(linears=tuple(self.prepare_weight("linear", expert, None) for expert in tensor))
         assert role in ("linear", "head", "router"), role
-        dtype = dtype_name(tensor.dtype)
+        dtype = dtype_name(tensor.dtype) if quant is None else self.capabilities.default_dtype
         widened = role != "linear" and dtype != "float32"
         if not self._table.linear_refusal(tensor.shape[1], dtype, quant, widened):
             return pack_linear(tensor, quant)
-        if quant == "int8":
-            return quantize_int8(tensor)
+        if quant is not None:
+            return quantize_int8(tensor) if quant == "int8" else quantize_int4(tensor)
         keep = widened or not torch.backends.mkldnn.is_available()
         return DenseWeight(tensor) if keep else reorder_onednn(tensor)
 
@@ -207,7 +207,7 @@ class CpuBackend:
         return Capabilities(
             dtypes=dtypes,
             default_dtype=default if dtype == "auto" else dtype,
-            quantizations=("int8",),
+            quantizations=("int8", "int4"),
             kernel_block_sizes=(cpu_kv.BLOCK_SIZE,),
             max_in_flight=2,
             graph_limit=1 << 16,

@@ -103,7 +103,7 @@ def make_linear(lib: NativeLibrary, spec: LinearSpec) -> Function:
     inputs, outputs = spec.in_features, spec.out_features
     out_dtype = torch.float32 if spec.out_dtype == "float32" else torch.bfloat16
     if spec.dtype == "float32":
-        kernel = lib.function("linear_int8_f32" if spec.quant else "linear_f32", P, L, P, P, P, P, L, L, L, L)
+        kernel = lib.function(f"linear_{spec.quant}_f32" if spec.quant else "linear_f32", P, L, P, P, P, P, L, L, L, L)
 
         def linear_f32(x_TK: torch.Tensor, weight: PackedLinear, bias_N: torch.Tensor | None) -> torch.Tensor:
             rows = x_TK.shape[0]
@@ -124,8 +124,7 @@ def make_linear(lib: NativeLibrary, spec: LinearSpec) -> Function:
             return out_TN
 
         return linear_f32
-    name = "linear_int8" if spec.quant == "int8" else "linear_bf16"
-    kernel = lib.function(name, P, L, P, P, P, P, L, L, L, L, L)
+    kernel = lib.function(f"linear_{spec.quant or 'bf16'}", P, L, P, P, P, P, L, L, L, L, L)
     out_f32 = int(out_dtype == torch.float32)
 
     def linear(x_TK: torch.Tensor, weight: PackedLinear, bias_N: torch.Tensor | None) -> torch.Tensor:

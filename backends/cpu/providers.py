@@ -16,6 +16,7 @@ from isoinfer.backends.cpu.kv import BLOCK_SIZE
 from isoinfer.backends.cpu.native_library import NativeLibrary
 from isoinfer.backends.interface import Support
 from isoinfer.backends.ops import (
+    INT4_GROUP,
     LINEAR,
     SILU_MUL,
     SWIGLU_CLIPPED,
@@ -151,8 +152,10 @@ class ProviderTable:
             return self._native.reason
         if quant is None and dtype == "bfloat16" and not self._native.bfloat16:
             return "our bfloat16 kernels need AVX512_BF16"
-        if quant == "int8" and not self._native.bfloat16:
-            return "our int8 kernels need AVX512_BF16"
+        if quant is not None and not self._native.bfloat16:
+            return f"our {quant} kernels need AVX512_BF16"
+        if quant == "int4" and inputs % INT4_GROUP:
+            return f"our int4 kernels need a multiple of {INT4_GROUP} input features"
         if (quant == "int8" or dtype == "bfloat16") and inputs % 2:
             return "our packed kernels need an even number of input features"
         if quant is None and self._use_onednn and not widened:

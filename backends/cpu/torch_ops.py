@@ -18,6 +18,7 @@ from isoinfer.backends.ops import (
     AttentionSpec,
     DenseWeight,
     EmbeddingSpec,
+    Int4Weight,
     Int8Weight,
     KVWriteSpec,
     LinearSpec,
@@ -40,15 +41,15 @@ def make_embedding(spec: EmbeddingSpec) -> Function:
 
 
 def make_linear(spec: LinearSpec, deterministic: bool) -> Function:
-    """linear(x_TK, weight: OneDnnLinear | DenseWeight | Int8Weight, bias_N | None) -> out_TN."""
+    """linear(x_TK, weight: OneDnnLinear | DenseWeight | Int8Weight | Int4Weight, bias_N | None) -> out_TN."""
     out_dtype: torch.dtype = getattr(torch, spec.out_dtype)
 
     def product(x_TK: torch.Tensor, weight: Any, bias_N: torch.Tensor | None) -> torch.Tensor:
         if isinstance(weight, OneDnnLinear):
             out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x_TK, weight.packed, bias_N, "none", [], "")
             return out.to(out_dtype)
-        if isinstance(weight, Int8Weight):
-            out = F.linear(x_TK.float(), weight.q_NK.float()) * weight.scale_N.float()
+        if isinstance(weight, Int8Weight | Int4Weight):
+            out = F.linear(x_TK.float(), weight.dense(torch.float32))
             return (out if bias_N is None else out + bias_N.float()).to(out_dtype)
         if out_dtype == x_TK.dtype:
             return F.linear(x_TK, weight.tensor_NK, bias_N)

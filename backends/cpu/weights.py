@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 import torch
 
-from isoinfer.backends.ops.linear import DenseWeight, Int8Weight, quantize_int8
+from isoinfer.backends.ops.linear import DenseWeight, Int4Weight, Int8Weight, quantize_int4, quantize_int8
 
 PANEL = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLinear:
-    """Panels of 32 outputs, k inside (`[P, K, 32]` float32, `[P, K/2, 32, 2]` bfloat16 and int8)."""
+    """Panels of 32 outputs, k inside (`[P, K, 32]` float32, `[P, K/2, 32, 2]` bfloat16 and int8).
+
+    `scale_N` for int8; for int4 the float16 scales and minima of the groups."""
 
     panels: torch.Tensor
     scale_N: torch.Tensor | None
@@ -64,11 +66,27 @@ def pack_panels(tensor_NK: torch.Tensor) -> torch.Tensor:
 def pack_linear(tensor_NK: torch.Tensor, quant: str | None) -> PackedLinear:
     """Pack for our kernels, quantising to int8 by output row first where asked."""
     outputs, inputs = tensor_NK.shape
+    if quant == "int4":
+        return _pack_int4(quantize_int4(tensor_NK))
     if quant == "int8":
         quantized = quantize_int8(tensor_NK)
         panels = pack_panels(quantized.q_NK)
         return PackedLinear(panels=panels, scale_N=quantized.scale_N.float(), num_outputs=outputs, num_inputs=inputs)
     return PackedLinear(panels=pack_panels(tensor_NK), scale_N=None, num_outputs=outputs, num_inputs=inputs)
+
+
+def _pack_int4(weight: Int4Weight) -> PackedLinear:
+    """Nibbles `[P, K/2, 32]` (low: outputs 0..15 of the panel, high: 16..31) and float16 `[P, G, 2, 32]`."""
+    outputs, inputs = weight.q_NK.shape
+    panels = pack_panels(weight.q_NK)
+    low, high = panels.flatten(2).split(PANEL, 2)
+    sides = [pack_panels(side.float()).half() for side in (weight.scale_NG, weight.min_NG)]
+    return PackedLinear(
+        panels=(low | high << 4).contiguous(),
+        scale_N=torch.stack(sides, 2).contiguous(),
+        num_outputs=outputs,
+        num_inputs=inputs,
+    )
 
 
 def reorder_onednn(tensor_NK: torch.Tensor) -> OneDnnLinear:

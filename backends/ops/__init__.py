@@ -8,7 +8,16 @@ from isoinfer.backends.ops.dtypes import dtype_name, torch_dtype
 from isoinfer.backends.ops.embedding import EMBEDDING, EmbeddingSpec
 from isoinfer.backends.ops.gather import GATHER_ROWS, GatherSpec
 from isoinfer.backends.ops.kv import KV_WRITE, ROPE_KV_WRITE, CanonicalKV, KVWriteSpec, RopeKVWriteSpec
-from isoinfer.backends.ops.linear import LINEAR, DenseWeight, Int8Weight, LinearSpec, quantize_int8
+from isoinfer.backends.ops.linear import (
+    INT4_GROUP,
+    LINEAR,
+    DenseWeight,
+    Int4Weight,
+    Int8Weight,
+    LinearSpec,
+    quantize_int4,
+    quantize_int8,
+)
 from isoinfer.backends.ops.logits import BIAS_LOGITS, MASK_LOGITS, PENALIZE, LogitsSpec
 from isoinfer.backends.ops.logprobs import LOGPROBS, LogprobsSpec
 from isoinfer.backends.ops.moe import MOE_EXPERTS, MOE_ROUTE, MoeSpec, RouteSpec
@@ -51,6 +60,7 @@ __all__ = [
     "BIAS_LOGITS",
     "EMBEDDING",
     "GATHER_ROWS",
+    "INT4_GROUP",
     "KV_WRITE",
     "LINEAR",
     "LOGPROBS",
@@ -72,6 +82,7 @@ __all__ = [
     "EmbeddingSpec",
     "ErrorModel",
     "GatherSpec",
+    "Int4Weight",
     "Int8Weight",
     "KVWriteSpec",
     "LinearSpec",
@@ -88,6 +99,7 @@ __all__ = [
     "SwigluClippedSpec",
     "bind_reference",
     "dtype_name",
+    "quantize_int4",
     "quantize_int8",
     "rope_table",
     "torch_dtype",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isoinfer.backends.ops.linear import LINEAR, LinearSpec
+from isoinfer.weights.quantization import quant_of
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class Linear:
     """x_TK -> out_TN with weight `name` and, where `bias`, the vector `name`_bias.
 
-    `out_dtype` None = the activation dtype.
+    `out_dtype` None = the activation dtype. `role` is that of the weight's rule.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Linear:
         out_features: int,
         bias: bool = False,
         out_dtype: str | None = None,
+        role: str = "linear",
     ) -> None:
         self.weight = parts.weight(name)
         self.bias_N = parts.maybe_vector(f"{name}_bias", bias)
@@ -34,7 +36,7 @@ class Linear:
             in_features=in_features,
             out_features=out_features,
             bias=bias,
-            quant=parts.quant,
+            quant=quant_of(role, parts.quant),
             dtype=parts.dtype,
             out_dtype=out_dtype or parts.dtype,
         )

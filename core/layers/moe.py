@@ -24,6 +24,7 @@ class Moe:
             out_features=experts.num_experts,
             bias=experts.bias,
             out_dtype="float32",
+            role="router",
         )
         self.w13, self.w2 = parts.weight(f"{prefix}.w13"), parts.weight(f"{prefix}.w2")
         self.b13_EJ = parts.maybe_vector(f"{prefix}.w13_bias", experts.bias)

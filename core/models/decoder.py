@@ -54,7 +54,9 @@ def build_decoder(parts: Parts, config: ModelConfig, cos_sin_PR: torch.Tensor) -
         embed=Embedding(parts, "embed", vocab_size=config.vocab_size, hidden_size=hidden),
         first_norm=RmsNorm(parts, first, hidden_size=hidden, eps=config.rms_norm_eps),
         layers=tuple(_layer(parts, config, layer, cos_sin_PR) for layer in range(config.num_layers)),
-        lm_head=Linear(parts, "lm_head", in_features=hidden, out_features=config.vocab_size, out_dtype="float32"),
+        lm_head=Linear(
+            parts, "lm_head", in_features=hidden, out_features=config.vocab_size, out_dtype="float32", role="head"
+        ),
     )
 
 

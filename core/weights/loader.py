@@ -15,6 +15,7 @@ import torch
 
 from isoinfer.errors import CheckpointError
 from isoinfer.weights.checkpoint import Checkpoint, TensorInfo
+from isoinfer.weights.quantization import quant_of
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Weight
@@ -24,7 +25,6 @@ Prepare = Callable[[str, torch.Tensor, str | None], "Weight"]
 Progress = Callable[[int, int], None]
 
 ROLES = ("linear", "head", "router", "embedding", "vector", "experts")
-QUANTIZED_ROLES = ("linear", "head")  # routers must not flip; the ops that read the other roles have no quantised form
 HARMLESS = ("*rotary_emb.inv_freq", "*.attention.bias", "*.attention.masked_bias")
 
 
@@ -79,7 +79,7 @@ def load_weights(
     progress: Progress | None = None,
     ignored: tuple[str, ...] = (),
 ) -> dict[str, Weight]:
-    """Weights by rule name, each prepared by `prepare(role, tensor of dtype, quant)`.
+    """Weights by rule name, each prepared by `prepare(role, tensor, quant)`; tensors have `dtype`, or float32 to be quantised.
 
     Streams: at any time only the finished weights and one rule's tensors are in memory. `progress(done,
     total)` counts rules. `ignored`: glob patterns of tensors that no rule needs.
@@ -91,7 +91,9 @@ def load_weights(
         raise CheckpointError(message)
     weights: dict[str, Weight] = {}
     for done, rule in enumerate(wanted, start=1):
-        weights[rule.name] = prepare(rule.role, _load(checkpoint, rule, dtype), _quant_of(rule.role, quant))
+        own = quant_of(rule.role, quant)
+        tensor = _load(checkpoint, rule, dtype if own is None else torch.float32)
+        weights[rule.name] = prepare(rule.role, tensor, own)
         if progress is not None:
             progress(done, len(wanted))
     return weights
@@ -101,10 +103,6 @@ def _load(checkpoint: Checkpoint, rule: WeightRule, dtype: torch.dtype) -> torch
     """An own, contiguous tensor: checkpoints may hand out views of a mapped file."""
     built = rule.build(tuple(checkpoint.load(source) for source in rule.sources))
     return built.to(dtype, copy=True, memory_format=torch.contiguous_format)
-
-
-def _quant_of(role: str, quant: str | None) -> str | None:
-    return quant if role in QUANTIZED_ROLES else None
 
 
 def _absent(rule: WeightRule, tensors: Mapping[str, TensorInfo]) -> bool:

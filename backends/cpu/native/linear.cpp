@@ -1,12 +1,14 @@
 // out[M,N] = x[M,K] * W[N,K]^T + bias, W packed in panels of 32 output columns.
 //
 // Packed forms (NP = ceil(N / 32) panels, zero padded):
-//   float32: [NP][K][32]          bf16: [NP][K/2][32][2]          int8: [NP][K/2][32][2] with scale[N]
+//   float32: [NP][K][32]   bf16: [NP][K/2][32][2]   int8: [NP][K/2][32][2] with scale[N]   int4: see there
 // Every output element is summed over k in one order whatever M is: results are bit-equal for any batch.
 #include "vec.h"
 #include <omp.h>
+#include <type_traits>
 
 #define PANEL 32
+#define GROUP 32  // inputs that share a scale in int4
 
 template <typename TO>
 static inline void store_row(TO* out, const v16* acc, const float* bias, const float* scale, int cols) {
@@ -194,12 +196,24 @@ static void widen_panel_f32(const int8_t* src, float* dst, int K) {  // [K/2][32
     for (int n = 0; n < PANEL; n++) dst[k * PANEL + n] = src[(k / 2 * PANEL + n) * 2 + k % 2];
 }
 
+static void widen_panel_f32(const uint8_t* src, const _Float16* sm, float* dst, int K) {  // int4, see below
+  for (int k = 0; k < K; k++) {
+    const _Float16* s = sm + k / GROUP * 2 * PANEL;
+    for (int n = 0; n < PANEL; n++) {
+      const int byte = src[k / 2 * PANEL + n % 16 * 2 + k % 2];
+      dst[k * PANEL + n] = (n < 16 ? byte & 15 : byte >> 4) * (float)s[n] + (float)s[PANEL + n];
+    }
+  }
+}
+
+// TW float; int8_t with scale[N]; uint8_t for int4, whose scale is its float16 scales and minima.
 template <typename TW>
-static void linear_f32(const float* x, long ldx, const TW* w, const float* bias, const float* scale, float* out, long ldo,
+static void linear_f32(const float* x, long ldx, const TW* w, const float* bias, const void* scale, float* out, long ldo,
                        int M, int N, int K) {
   const int panels = (N + PANEL - 1) / PANEL, chunk = 12 * 8;
 #pragma omp parallel
   {
+    constexpr bool int4 = std::is_same<TW, uint8_t>::value;
     float* wide = sizeof(TW) == 1 ? (float*)_mm_malloc((size_t)PANEL * K * 4, 64) : nullptr;
     for (int m0 = 0; m0 < M; m0 += chunk) {
       const int rows = M - m0 < chunk ? M - m0 : chunk;
@@ -207,12 +221,11 @@ static void linear_f32(const float* x, long ldx, const TW* w, const float* bias,
       for (int p = 0; p < panels; p++) {
         const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
         const float* b = bias ? bias + n : nullptr;
-        const float* s = scale ? scale + n : nullptr;
+        const float* s = scale && !int4 ? (const float*)scale + n : nullptr;
         const float* wp = (const float*)(w + (long)p * PANEL * K);
-        if constexpr (sizeof(TW) == 1) {
-          widen_panel_f32(w + (long)p * PANEL * K, wide, K);
-          wp = wide;
-        }
+        if constexpr (int4) widen_panel_f32(w + (long)p * PANEL * K / 2, (const _Float16*)scale + (long)p * K / GROUP * 2 * PANEL, wide, K);
+        else if constexpr (sizeof(TW) == 1) widen_panel_f32(w + (long)p * PANEL * K, wide, K);
+        if (wide) wp = wide;
         const float* xr = x + m0 * ldx;
         float* o = out + m0 * ldo + n;
         int m = 0;
@@ -225,6 +238,95 @@ static void linear_f32(const float* x, long ldx, const TW* w, const float* bias,
   }
 }
 
+#ifdef __AVX512BF16__
+// int4: w = q * scale + min in groups of 32 inputs. Nibbles [NP][K/2][32]: the low nibbles of 32 bytes are the
+// (output, k pair) lanes of outputs 0..15, the high ones of 16..31. scale and min: float16 [NP][K/32][2][32].
+// A group's sum of x * q is exact in its products (bf16 holds 0..15); scale and min meet it once per group.
+alignas(64) static const uint16_t NIBBLE[32] = {  // bf16 of 0..15, twice: bit 4 of an index is the other nibble's
+    0x0000, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
+    0x0000, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170};
+
+static inline v16 half16(const uint16_t* p) { return (v16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+
+template <int MR, typename TO>
+static inline void tile_int4(const bf16* x, long ldx, const float* xsum, long lds, const uint8_t* w, const uint16_t* sm, int K,
+                             TO* out, long ldo, const float* bias, int cols) {
+  const __m512i table = _mm512_load_si512(NIBBLE);
+  v16 acc[MR][2];
+#pragma GCC unroll 8
+  for (int m = 0; m < MR; m++) acc[m][0] = acc[m][1] = vset(0);
+  for (int g = 0; g < K / GROUP; g++) {
+    __m512 part[MR][2];
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; m++) part[m][0] = part[m][1] = _mm512_setzero_ps();
+    const uint8_t* wg = w + g * (GROUP / 2) * PANEL;
+    _mm_prefetch((const char*)wg + 2048, _MM_HINT_T0);
+    _mm_prefetch((const char*)wg + 2112, _MM_HINT_T0);
+    _mm_prefetch((const char*)wg + 2176, _MM_HINT_T0);
+    _mm_prefetch((const char*)wg + 2240, _MM_HINT_T0);
+#pragma GCC unroll 4
+    for (int k = 0; k < GROUP; k += 2) {
+      __m512i b = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)(wg + k / 2 * PANEL)));
+      __m512bh b0 = (__m512bh)_mm512_permutexvar_epi16(b, table);
+      __m512bh b1 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b, 4), table);
+#pragma GCC unroll 8
+      for (int m = 0; m < MR; m++) {
+        __m512bh a = bcast_pair(x + m * ldx + g * GROUP + k);
+        part[m][0] = _mm512_dpbf16_ps(part[m][0], a, b0);
+        part[m][1] = _mm512_dpbf16_ps(part[m][1], a, b1);
+      }
+    }
+    const uint16_t* s = sm + g * 2 * PANEL;
+    v16 s0 = half16(s), s1 = half16(s + 16), m0 = half16(s + PANEL), m1 = half16(s + PANEL + 16);
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; m++) {
+      const float xs = xsum[m * lds + g];
+      acc[m][0] += (v16)part[m][0] * s0 + m0 * xs;
+      acc[m][1] += (v16)part[m][1] * s1 + m1 * xs;
+    }
+  }
+  for (int m = 0; m < MR; m++) store_row<TO>(out + m * ldo, acc[m], bias, nullptr, cols);
+}
+
+template <typename TO>
+static void linear_int4(const bf16* x, long ldx, const uint8_t* w, const uint16_t* sm, const float* bias, TO* out, long ldo,
+                        int M, int N, int K) {
+  const int panels = (N + PANEL - 1) / PANEL, groups = K / GROUP, chunk = 6 * 16;
+  float* xsum = (float*)_mm_malloc((size_t)M * groups * 4, 64);
+  for (int m = 0; m < M; m++)
+    for (int g = 0; g < groups; g++) {
+      const bf16* p = x + m * ldx + g * GROUP;
+      xsum[(long)m * groups + g] = hsum(ld<bf16>(p) + ld<bf16>(p + 16));
+    }
+#pragma omp parallel
+  for (int first = 0; first < M; first += chunk) {
+    const int rows = M - first < chunk ? M - first : chunk;
+#pragma omp for schedule(static) nowait
+    for (int p = 0; p < panels; p++) {
+      const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
+      const float* b = bias ? bias + n : nullptr;
+      const uint8_t* wp = w + (long)p * PANEL * K / 2;
+      const uint16_t* sp = sm + (long)p * groups * 2 * PANEL;
+      int m = 0;
+#define TILE(R)                                                                                                      \
+  tile_int4<R, TO>(x + (first + m) * ldx, ldx, xsum + (long)(first + m) * groups, groups, wp, sp, K,                  \
+                   out + (first + m) * ldo + n, ldo, b, cols)
+      for (; m + 6 <= rows; m += 6) TILE(6);
+      switch (rows - m) {
+        case 1: TILE(1); break;
+        case 2: TILE(2); break;
+        case 3: TILE(3); break;
+        case 4: TILE(4); break;
+        case 5: TILE(5); break;
+        default: break;
+      }
+#undef TILE
+    }
+  }
+  _mm_free(xsum);
+}
+#endif
+
 extern "C" {
 void iso_linear_f32(const float* x, long ldx, const float* w, const float* bias, const float* scale, float* out, long ldo,
                     long M, long N, long K) {
@@ -233,6 +335,10 @@ void iso_linear_f32(const float* x, long ldx, const float* w, const float* bias,
 void iso_linear_int8_f32(const float* x, long ldx, const int8_t* w, const float* bias, const float* scale, float* out, long ldo,
                          long M, long N, long K) {
   linear_f32<int8_t>(x, ldx, w, bias, scale, out, ldo, M, N, K);
+}
+void iso_linear_int4_f32(const float* x, long ldx, const uint8_t* w, const float* bias, const void* scale_min, float* out, long ldo,
+                         long M, long N, long K) {
+  linear_f32<uint8_t>(x, ldx, w, bias, scale_min, out, ldo, M, N, K);
 }
 #ifdef __AVX512BF16__
 void iso_linear_bf16(const bf16* x, long ldx, const bf16* w, const float* bias, const float* scale, void* out, long ldo,
@@ -244,6 +350,11 @@ void iso_linear_int8(const bf16* x, long ldx, const int8_t* w, const float* bias
                      long M, long N, long K, long out_f32) {
   if (out_f32) linear_bf16<int8_t, float>(x, ldx, w, bias, scale, (float*)out, ldo, M, N, K);
   else linear_bf16<int8_t, bf16>(x, ldx, w, bias, scale, (bf16*)out, ldo, M, N, K);
+}
+void iso_linear_int4(const bf16* x, long ldx, const uint8_t* w, const float* bias, const uint16_t* scale_min, void* out, long ldo,
+                     long M, long N, long K, long out_f32) {
+  if (out_f32) linear_int4<float>(x, ldx, w, scale_min, bias, (float*)out, ldo, M, N, K);
+  else linear_int4<bf16>(x, ldx, w, scale_min, bias, (bf16*)out, ldo, M, N, K);
 }
 #endif
 }

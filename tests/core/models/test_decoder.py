@@ -39,9 +39,8 @@ def test_ragged_rows_in_one_batch(case: Any, open_session: Open) -> None:
     assert_close(torch.cat(parts[1]), case.logits(OTHER))
 
 
-@pytest.mark.parametrize(("dtype", "quant", "limit"), [("bfloat16", None, 0.1), ("float32", "int8", 0.1)])
+@pytest.mark.parametrize(("dtype", "quant", "limit"), [("bfloat16", None, 0.04), ("float32", "int8", 0.1)])
 def test_low_precision_stays_near(case: Any, open_session: Open, dtype: str, quant: str | None, limit: float) -> None:
     (ours_TV,) = open_session(1, dtype, quant).step({0: PROMPT})
     theirs_TV = case.logits(PROMPT)
-    print(case.name, float((ours_TV - theirs_TV).norm() / theirs_TV.norm()))
     assert (ours_TV - theirs_TV).norm() < limit * theirs_TV.norm()

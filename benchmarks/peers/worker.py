@@ -1,0 +1,33 @@
+"""The protocol between the benchmark and one engine in an environment of its own: JSON lines.
+
+stdin:  {"prompts": [[token ids]], "max_tokens": [n, ...]}   stdout: {"seconds": s, "output_tokens": n}
+The first line out, after loading and a warm-up, is {"ready": true, "versions": {...}, "notes": "..."}.
+Each engine gives a function that generates greedily, ignoring end tokens, and returns the tokens it made.
+Needs only the standard library, since it runs in every peer's environment.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+Generate = Callable[[list[list[int]], list[int]], int]
+
+
+def serve(packages: list[str], notes: str, generate: Generate) -> None:
+    """Warm up, announce, then answer one job a line until stdin ends."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the engine prints must not mix with the protocol
+    generate([[100 + i for i in range(32)]] * 2, [8, 8])
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    print(json.dumps({"ready": True, "versions": versions, "notes": notes}), file=out, flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        start = time.perf_counter()
+        count = generate(job["prompts"], job["max_tokens"])
+        seconds = time.perf_counter() - start
+        print(json.dumps({"seconds": seconds, "output_tokens": count}), file=out, flush=True)
