@@ -20,6 +20,7 @@ from isoinfer.backends.interface import (
     Capabilities,
     Executable,
     Int32Array,
+    KVCache,
     KVLayout,
     KVSpec,
     MemoryInfo,
@@ -143,7 +144,7 @@ class CpuBackend:
             return pack_linear(tensor, quant)
         if quant is not None:
             return quantize_int8(tensor) if quant == "int8" else quantize_int4(tensor)
-        keep = widened or not torch.backends.mkldnn.is_available()
+        keep = widened or not torch._C._has_mkldnn
         return DenseWeight(tensor) if keep else reorder_onednn(tensor)
 
     # kv
@@ -156,22 +157,23 @@ class CpuBackend:
         """Room for `num_blocks`, contents undefined."""
         return cpu_kv.allocate(specs, num_blocks)
 
-    def copy_blocks(self, kv: cpu_kv.CpuKVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
+    def copy_blocks(self, kv: KVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
         """Copy blocks within every layer, in stream order."""
-        stream.launch(cpu_kv.copy_blocks, kv, src_B, dst_B)
+        stream.launch(cpu_kv.copy_blocks, cpu_kv.own(kv), src_B, dst_B)
 
-    def export_blocks(self, kv: cpu_kv.CpuKVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
+    def export_blocks(self, kv: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V as `[B, S, K, D]`."""
         ids = torch.from_numpy(ids_B).long()
-        return kv.layer(layer).keys(ids), kv.layer(layer).values(ids)
+        own = cpu_kv.own(kv).layer(layer)
+        return own.keys(ids), own.values(ids)
 
     def import_blocks(
-        self, kv: cpu_kv.CpuKVCache, layer: int, ids_B: Int32Array, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor
+        self, kv: KVCache, layer: int, ids_B: Int32Array, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor
     ) -> None:
         """Store K and V given as `[B, S, K, D]`."""
-        cpu_kv.write_blocks(kv.layer(layer), torch.from_numpy(ids_B).long(), k_BSKD, v_BSKD)
+        cpu_kv.write_blocks(cpu_kv.own(kv).layer(layer), torch.from_numpy(ids_B).long(), k_BSKD, v_BSKD)
 
-    def discard_blocks(self, kv: cpu_kv.CpuKVCache, ids_B: Int32Array) -> None:
+    def discard_blocks(self, kv: KVCache, ids_B: Int32Array) -> None:
         """Nothing to do: contents of free blocks are never read."""
 
     def plan_attention(self, batch: AttentionBatch) -> cpu_kv.CpuAttentionPlan:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from isoinfer.backends.interface import AttentionBatch, Int32Array, KVLayout, KVSpec
+from isoinfer.backends.interface import AttentionBatch, Int32Array, KVCache, KVLayout, KVSpec
 
 BLOCK_SIZE = 16
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -49,6 +49,12 @@ class CpuKVCache:
     def layer(self, index: int) -> CpuLayerKV:
         """The KV of model layer `index`."""
         return self.layers[index]
+
+
+def own(kv: KVCache) -> CpuKVCache:
+    """The cache as this backend made it; another backend's is a programmer error."""
+    assert isinstance(kv, CpuKVCache), type(kv)
+    return kv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +98,7 @@ def _layer(spec: KVSpec, num_blocks: int) -> CpuLayerKV:
 def write_blocks(kv: CpuLayerKV, ids_B: torch.Tensor, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor) -> None:
     """Store whole blocks given in the canonical shape."""
     pack = kv.k_BKDSp.shape[-1]
-    kv.k_BKDSp[ids_B] = k_BSKD.to(kv.k_BKDSp.dtype).unflatten(3, (-1, pack)).permute(0, 2, 3, 1, 4)
+    kv.k_BKDSp[ids_B] = k_BSKD.to(kv.k_BKDSp.dtype).reshape(*k_BSKD.shape[:3], -1, pack).permute(0, 2, 3, 1, 4)
     kv.v_BKSD[ids_B] = v_BSKD.to(kv.v_BKSD.dtype).transpose(1, 2)
 
 

@@ -13,9 +13,11 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import cast
 
 import torch  # noqa: F401  loads the OpenMP runtime that the kernels must share
 
@@ -33,12 +35,12 @@ class NativeLibrary:
     reason: str
     bfloat16: bool = False
 
-    def function(self, name: str, *argtypes: type) -> ctypes._CFuncPtr:
+    def function(self, name: str, *argtypes: type) -> Callable[..., None]:
         """The C function `iso_<name>` with its argument types set."""
         assert self.library is not None
         function = getattr(self.library, f"iso_{name}")
         function.argtypes, function.restype = argtypes, None
-        return function  # type: ignore[no-any-return]
+        return cast(Callable[..., None], function)
 
 
 def load_native(host: HostInfo, cache: Path | None = None) -> NativeLibrary:

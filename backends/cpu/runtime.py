@@ -13,15 +13,13 @@ from typing import Any, Protocol
 
 import torch
 
+from isoinfer.backends.interface import Event, Stream
 from isoinfer.errors import StepError
 
 
-class CpuStream(Protocol):
-    """What both kinds of stream offer to events."""
+class CpuStream(Stream, Protocol):
+    """What both kinds of stream offer to events besides the seam's contract."""
 
-    def launch(self, fn: Callable[..., None], *args: Any) -> None: ...
-    def wait(self, event: CpuEvent) -> None: ...
-    def synchronize(self) -> None: ...
     def submit_record(self, event: CpuEvent) -> None: ...
 
 
@@ -33,8 +31,9 @@ class CpuEvent:
         self._done.set()
         self._error: BaseException | None = None
 
-    def record(self, stream: CpuStream) -> None:
+    def record(self, stream: Stream) -> None:
         """Mark the stream's current end."""
+        assert isinstance(stream, InlineStream | ThreadStream), type(stream)
         self._done.clear()
         self._error = None
         stream.submit_record(self)
@@ -74,9 +73,9 @@ class InlineStream:
         except Exception as error:
             self._error = error
 
-    def wait(self, event: CpuEvent) -> None:
+    def wait(self, event: Event) -> None:
         """Order after another stream's event."""
-        event.wait_done()
+        _own(event).wait_done()
 
     def synchronize(self) -> None:
         """Nothing is ever pending."""
@@ -105,9 +104,9 @@ class ThreadStream:
         """Enqueue and return at once."""
         self._work.put(lambda: self._guarded(fn, args))
 
-    def wait(self, event: CpuEvent) -> None:
+    def wait(self, event: Event) -> None:
         """Order later work of this stream after the event; the host does not wait."""
-        self._work.put(event.wait_done)
+        self._work.put(_own(event).wait_done)
 
     def synchronize(self) -> None:
         """Make the host wait for all work so far."""
@@ -141,6 +140,11 @@ class ThreadStream:
     def _reach(self, event: CpuEvent) -> None:
         error, self._error = self._error, None
         event.complete(error)
+
+
+def _own(event: Event) -> CpuEvent:
+    assert isinstance(event, CpuEvent), type(event)
+    return event
 
 
 class RecordedGraph:

@@ -53,14 +53,14 @@ def make_linear(spec: LinearSpec, deterministic: bool) -> Function:
             return (out if bias_N is None else out + bias_N.float()).to(out_dtype)
         if out_dtype == x_TK.dtype:
             return F.linear(x_TK, weight.tensor_NK, bias_N)
-        wide = [F.linear(x_TK.float(), chunk.float()) for chunk in weight.tensor_NK.split(WIDENED_OUTPUTS)]
+        wide = [F.linear(x_TK.float(), chunk.float()) for chunk in torch.split(weight.tensor_NK, WIDENED_OUTPUTS)]
         out = torch.cat(wide, -1)
         return out if bias_N is None else out + bias_N.float()
 
     def tiled(x_TK: torch.Tensor, weight: Any, bias_N: torch.Tensor | None) -> torch.Tensor:
         rows = x_TK.shape[0]
         padded = F.pad(x_TK, (0, 0, 0, -rows % TILE_ROWS))
-        tiles = [product(tile.contiguous(), weight, bias_N) for tile in padded.split(TILE_ROWS)]
+        tiles = [product(tile.contiguous(), weight, bias_N) for tile in torch.split(padded, TILE_ROWS)]
         return torch.cat(tiles)[:rows]
 
     return tiled if deterministic else product
@@ -97,7 +97,7 @@ def make_kv_write(spec: KVWriteSpec) -> Function:
     def kv_write(k_TKD: torch.Tensor, v_TKD: torch.Tensor, kv: CpuLayerKV, slots_T: torch.Tensor) -> None:
         block, offset = slots_T.long() // BLOCK_SIZE, slots_T.long() % BLOCK_SIZE
         pack = kv.k_BKDSp.shape[-1]
-        kv.k_BKDSp.permute(0, 3, 1, 2, 4)[block, offset] = k_TKD.unflatten(2, (-1, pack)).to(kv.k_BKDSp.dtype)
+        kv.k_BKDSp.permute(0, 3, 1, 2, 4)[block, offset] = k_TKD.reshape(*k_TKD.shape[:2], -1, pack).to(kv.k_BKDSp.dtype)
         kv.v_BKSD.transpose(1, 2)[block, offset] = v_TKD.to(kv.v_BKSD.dtype)
 
     return kv_write

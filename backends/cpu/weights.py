@@ -79,7 +79,7 @@ def _pack_int4(weight: Int4Weight) -> PackedLinear:
     """Nibbles `[P, K/2, 32]` (low: outputs 0..15 of the panel, high: 16..31) and float16 `[P, G, 2, 32]`."""
     outputs, inputs = weight.q_NK.shape
     panels = pack_panels(weight.q_NK)
-    low, high = panels.flatten(2).split(PANEL, 2)
+    low, high = torch.split(panels.flatten(2), PANEL, 2)
     sides = [pack_panels(side.float()).half() for side in (weight.scale_NG, weight.min_NG)]
     return PackedLinear(
         panels=(low | high << 4).contiguous(),

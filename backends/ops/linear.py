@@ -83,8 +83,8 @@ class Int4Weight:
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """The values in `dtype`."""
-        q_NGX = self.q_NK.to(dtype).unflatten(1, (-1, INT4_GROUP))
-        return (q_NGX * self.scale_NG.to(dtype)[:, :, None] + self.min_NG.to(dtype)[:, :, None]).flatten(1)
+        scale_NK, min_NK = (side.to(dtype).repeat_interleave(INT4_GROUP, 1) for side in (self.scale_NG, self.min_NG))
+        return self.q_NK.to(dtype) * scale_NK + min_NK
 
 
 INT4_GROUP = 32
@@ -102,7 +102,7 @@ def quantize_int4(w_NK: torch.Tensor) -> Int4Weight:
             f"int4 needs weights with a multiple of {INT4_GROUP} inputs, this model has one with {w_NK.shape[1]}; "
             "use int8"
         )
-    w_NGX = w_NK.to(torch.float32).unflatten(1, (-1, INT4_GROUP))
+    w_NGX = w_NK.to(torch.float32).reshape(w_NK.shape[0], -1, INT4_GROUP)
     low_NG, high_NG = w_NGX.amin(2), w_NGX.amax(2)
     scale_NG, min_NG = ((high_NG - low_NG) / 15).half(), low_NG.half()
     safe_NG = torch.where(scale_NG > 0, scale_NG, torch.ones_like(scale_NG)).float()

@@ -17,17 +17,18 @@ from collections.abc import Callable
 
 Generate = Callable[[list[list[int]], list[int]], int]
 
+PROTOCOL = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # from here on, whatever the engine prints goes to stderr and not into the protocol
+
 
 def serve(packages: list[str], notes: str, generate: Generate) -> None:
     """Warm up, announce, then answer one job a line until stdin ends."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the engine prints must not mix with the protocol
     generate([[100 + i for i in range(32)]] * 2, [8, 8])
     versions = {name: importlib.metadata.version(name) for name in packages}
-    print(json.dumps({"ready": True, "versions": versions, "notes": notes}), file=out, flush=True)
+    print(json.dumps({"ready": True, "versions": versions, "notes": notes}), file=PROTOCOL, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
         start = time.perf_counter()
         count = generate(job["prompts"], job["max_tokens"])
         seconds = time.perf_counter() - start
-        print(json.dumps({"seconds": seconds, "output_tokens": count}), file=out, flush=True)
+        print(json.dumps({"seconds": seconds, "output_tokens": count}), file=PROTOCOL, flush=True)

@@ -151,9 +151,10 @@ class Runner:
         assert handle.hidden_TH is not None
         num, parts = handle.plan.num_prompt_logprobs, []
         with torch.inference_mode():
-            for index, target in zip(index_Q.split(PLACES_AT_ONCE), target_Q.split(PLACES_AT_ONCE), strict=True):
-                logits_QV = self._forward.logits(self._gather(handle.hidden_TH, index))
-                parts.append(self._sampler.logprobs(logits_QV, target, num))
+            for first in range(0, index_Q.numel(), PLACES_AT_ONCE):
+                places = slice(first, first + PLACES_AT_ONCE)
+                logits_QV = self._forward.logits(self._gather(handle.hidden_TH, index_Q[places]))
+                parts.append(self._sampler.logprobs(logits_QV, target_Q[places], num))
         handle.sampled.prompt_logprobs, handle.hidden_TH = parts, None
 
 

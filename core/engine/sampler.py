@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend, Stream
 
 LogprobTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+CHOICE = ("temperature_G", "top_k_G", "top_p_G", "min_p_G", "seed_G", "position_G")
+PENALTIES = ("prompt_len_G", "length_G", "presence_G", "frequency_G", "repetition_G")
+BIASES = ("bias_row_M", "bias_token_M", "bias_value_M")
+"""Fields of a SamplePlan in the order in which sample, penalize and bias_logits take them."""
 PLACES_AT_ONCE = 256
 """Prompt places whose logits exist at the same time: bounds memory at 256 vocabularies."""
 
@@ -59,11 +63,10 @@ class Sampler:
 
     def place(self, plan: SamplePlan, stream: Stream) -> dict[str, torch.Tensor]:
         """The plan's arrays on the device."""
-        names = ("temperature_G", "top_k_G", "top_p_G", "min_p_G", "seed_G", "position_G") if not plan.all_greedy else ()
-        if plan.history_GL.shape[1]:
-            names += ("history_GL", "prompt_len_G", "length_G", "presence_G", "frequency_G", "repetition_G")
-        names += ("bias_row_M", "bias_token_M", "bias_value_M") if plan.bias_row_M.size else ()
-        names += ("mask_GW",) if plan.mask_GW.shape[1] else ()
+        names: list[str] = [] if plan.all_greedy else [*CHOICE]
+        names += ["history_GL", *PENALTIES] if plan.history_GL.shape[1] else []
+        names += BIASES if plan.bias_row_M.size else []
+        names += ["mask_GW"] if plan.mask_GW.shape[1] else []
         return {name: self.to_device(getattr(plan, name), stream) for name in names}
 
     def to_device(self, array: np.ndarray[Any, Any], stream: Stream) -> torch.Tensor:
@@ -78,17 +81,15 @@ class Sampler:
         raw_GV = logits_GV.clone() if plan.num_logprobs >= 0 else logits_GV
         if "history_GL" in on:
             row_G = torch.arange(logits_GV.shape[0], dtype=torch.int32, device=logits_GV.device)
-            counts = (on[name] for name in ("prompt_len_G", "length_G", "presence_G", "frequency_G", "repetition_G"))
-            self._penalize(logits_GV, on["history_GL"], row_G, *counts)
+            self._penalize(logits_GV, on["history_GL"], row_G, *(on[name] for name in PENALTIES))
         if "bias_row_M" in on:
-            self._bias(logits_GV, on["bias_row_M"], on["bias_token_M"], on["bias_value_M"])
+            self._bias(logits_GV, *(on[name] for name in BIASES))
         if "mask_GW" in on:
             self._mask(logits_GV, on["mask_GW"])
         if plan.all_greedy:
             out.token_G = self._argmax(logits_GV)
         else:
-            names = ("temperature_G", "top_k_G", "top_p_G", "min_p_G", "seed_G", "position_G")
-            out.token_G = self._sample(logits_GV, *(on[name] for name in names))
+            out.token_G = self._sample(logits_GV, *(on[name] for name in CHOICE))
         if plan.num_logprobs >= 0:
             out.logprobs = self.logprobs(raw_GV, out.token_G, plan.num_logprobs)
 

@@ -130,4 +130,5 @@ def _ends_with(request: Request, tail: Sequence[int]) -> bool:
     if size > request.num_output:
         return False
     end = request.num_tokens
-    return request.tokens_L[end - size : end].tolist() == list(tail)
+    written: list[int] = request.tokens_L[end - size : end].tolist()
+    return written == list(tail)
