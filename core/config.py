@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.errors import UserError
 
+FALLBACKS = ("composed", "fail", "reference")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgt", start=1)}
 
@@ -43,6 +44,10 @@ class EngineConfig:
     max_model_len: int | None = None
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+    def __post_init__(self) -> None:
+        if self.backend_config.fallback not in FALLBACKS:
+            raise UserError(f"fallback must be one of {', '.join(FALLBACKS)}, got {self.backend_config.fallback!r}")
 
 
 def parse_bytes(text: str | int) -> int:

@@ -1,4 +1,6 @@
-"""Chat messages of a request body, checked, with the text parts of a message joined. Templates see plain strings."""
+"""Chat messages of a request body, checked: OpenAI's fields only, and text only. Parts stay parts: the chat
+template knows whether the model reads them or wants one text.
+"""
 
 from __future__ import annotations
 
@@ -6,53 +8,36 @@ from typing import Any
 
 from isoinfer.batch.line_error import LineError
 from isoinfer.batch.validation import nearest
+from isoinfer.errors import RequestError
+from isoinfer.frontend.chat_template import check_messages
 
 KNOWN_FIELDS = frozenset(
-    {"role", "content", "name", "refusal", "reasoning_content", "tool_calls", "tool_call_id", "function_call", "audio"}
+    {"role", "content", "name", "refusal", "reasoning_content", "tool_calls", "tool_call_id", "function_call"}
 )
 
 
-def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages for a chat template. LineError for an unknown field, a missing role, or content that is no text."""
-    return [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
+def template_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without null fields. LineError for an unknown field, a missing role, or content that is no text."""
+    for index, message in enumerate(messages):
+        _check_fields(message, f"messages[{index}]")
+    try:
+        check_messages(messages)
+    except RequestError as error:
+        raise LineError("invalid_messages", str(error), param="messages") from None
+    return [{k: v for k, v in message.items() if v is not None or k == "content"} for message in messages]
 
 
-def _plain(message: dict[str, Any], place: str) -> dict[str, Any]:
+def _check_fields(message: dict[str, Any], place: str) -> None:
     for name in message:
         if name not in KNOWN_FIELDS:
+            hint = nearest(name, KNOWN_FIELDS)
+            raise LineError("unknown_parameter", f"{place} has the unknown field {name!r}.{hint}", param="messages")
+    content = message.get("content")
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind != "text":
             raise LineError(
-                "unknown_parameter",
-                f"{place} has the unknown field {name!r}.{nearest(name, KNOWN_FIELDS)}",
-                param=place,
+                "not_supported",
+                f"{place} has a part of type {kind!r}, which is not supported yet; only 'text' is.",
+                param="messages",
             )
-    role = message.get("role")
-    if not isinstance(role, str) or not role:
-        raise LineError("invalid_messages", f"{place} needs a role, such as 'user'; got {role!r:.60}.", param=place)
-    if message.get("content") is None and role != "assistant":
-        raise LineError("invalid_messages", f"{place} has no content. Give it a string.", param=place)
-    kept = {name: value for name, value in message.items() if value is not None}
-    return {**kept, "content": _text(message.get("content"), place)}
-
-
-def _text(content: object, place: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "\n".join(_part(part, f"{place}.content[{i}]") for i, part in enumerate(content))
-    raise LineError(
-        "invalid_messages", f"{place}.content must be a string or a list of parts, got {content!r:.60}.", param=place
-    )
-
-
-def _part(part: object, place: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    text = part.get("text") if isinstance(part, dict) else None
-    if kind == "text" and isinstance(text, str):
-        return text
-    if isinstance(kind, str) and kind != "text":
-        raise LineError("not_supported", f"{place} has the type {kind!r}; only 'text' is supported.", param=place)
-    raise LineError(
-        "invalid_messages", f'{place} must be {{"type": "text", "text": ...}}, got {part!r:.60}.', param=place
-    )

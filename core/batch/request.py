@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from isoinfer.batch.bodies import ChatBody, CompletionBody
-from isoinfer.batch.line_error import unreadable
-from isoinfer.batch.messages import plain_messages
+from isoinfer.batch.line_error import LineError, unreadable
+from isoinfer.batch.messages import template_messages
 from isoinfer.batch.prompts import Prompt, split_prompts
 from isoinfer.batch.reader import Envelope
 from isoinfer.batch.sampling import chat_sampling, completion_sampling, only_scores
@@ -17,6 +17,8 @@ from isoinfer.sampling_params import SamplingParams
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
 URLS = (CHAT_URL, COMPLETIONS_URL)
+# These are arguments of the rendering itself, not variables of a template.
+RESERVED_KWARGS = frozenset({"self", "messages", "tools", "documents"})
 LINE_FIELDS = frozenset({"custom_id", "method", "url", "body"})
 
 
@@ -77,15 +79,25 @@ def _check_line(envelope: Envelope) -> str:
 
 
 def _chat(body: ChatBody) -> ChatRequest:
-    template_kwargs = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        template_kwargs.setdefault("reasoning_effort", body.reasoning_effort)
     return ChatRequest(
         model=body.model,
-        messages=plain_messages(body.messages),
+        messages=template_messages(body.messages),
         params=chat_sampling(body),
-        template_kwargs=template_kwargs,
+        template_kwargs=_template_kwargs(body),
     )
+
+
+def _template_kwargs(body: ChatBody) -> dict[str, Any]:
+    given = body.chat_template_kwargs or {}
+    reserved = sorted(RESERVED_KWARGS & given.keys())
+    if reserved:
+        raise LineError(
+            "invalid_value",
+            f"chat_template_kwargs must not set {', '.join(map(repr, reserved))}.",
+            param="chat_template_kwargs",
+        )
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    return {**effort, **given}
 
 
 def _completion(body: CompletionBody) -> CompletionRequest:

@@ -91,7 +91,7 @@ def summarize(static: Mapping[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    others = (f"{other['provider']}: {other['reason'] or other['status']}" for other in row["others"])
+    others = (f"{other['provider']}: {other['reason'] or 'could too'}" for other in row["others"])
     why = "; ".join(part for part in (row["reason"], *others) if part)
     flags = ("yes" if row[name] else "no" for name in ("deterministic", "batch_invariant"))
     spec = summarize(row["static"])

