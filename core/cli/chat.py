@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isoinfer.cli.exit_codes import DONE, SOME_FAILED
-from isoinfer.cli.options import EngineOptions, JsonFlag, SamplingOptions
+from isoinfer.cli.options import EngineOptions, JsonFlag, ModelPath, SamplingOptions
 from isoinfer.cli.terminal import print_error, print_json, print_note, stdin_is_terminal
 from isoinfer.errors import RequestError, TemplateError, UserError
 
@@ -20,6 +20,7 @@ DEFAULT_MAX_TOKENS = 512
 
 
 def chat(
+    model: ModelPath,
     engine: EngineOptions,
     sampling: SamplingOptions,
     message: Annotated[str | None, typer.Argument(help="What to ask.", show_default=False)] = None,
@@ -34,7 +35,7 @@ def chat(
         raise UserError("--json needs a message. Give one as an argument or on stdin.")
     question = "" if interactive else _question(message)
     params = sampling.params(max_tokens=DEFAULT_MAX_TOKENS)
-    with open_engine(engine) as llm:
+    with open_engine(model, engine) as llm:
         if interactive:
             from isoinfer.cli.conversation import Conversation
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_engine(options: EngineOptions) -> Iterator[LLM]:
+def open_engine(model: str, options: EngineOptions) -> Iterator[LLM]:
     """The engine, ready. UserError for a model or backend that cannot be used."""
     from isoinfer.llm import LLM
 
-    with _loading(options.model) as on_progress:
-        llm = LLM(**options.as_dict(), progress=on_progress)
+    with _loading(model) as on_progress:
+        llm = LLM(model, **options.as_dict(), progress=on_progress)
     try:
         for line in llm.describe():
             print_note(line)

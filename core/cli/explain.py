@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,18 +20,15 @@ SEED = 0
 TITLES = ("op", "uses", "static spec", "provider", "status", "accumulate", "deterministic", "batch invariant", "why")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options(EngineOptions):
-    """As for the other commands, but the model may be left out."""
-
-    model: Annotated[  # type: ignore[assignment]
+def explain(
+    engine: EngineOptions,
+    model: Annotated[
         str | None, typer.Option("--model", "-m", help="Explain the ops of this model; without it, all ops.")
-    ] = None
-
-
-def explain(options: _Options, json: JsonFlag = False) -> int:
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
     """Show which provider serves each op, and why others do not."""
-    rows = _ops_of_backend(options) if options.model is None else _ops_of_model(options)
+    rows = _ops_of_backend(engine) if model is None else _ops_of_model(model, engine)
     if json:
         print_json(rows)
     else:
@@ -43,11 +39,11 @@ def explain(options: _Options, json: JsonFlag = False) -> int:
     return SOME_FAILED if unserved else DONE
 
 
-def _ops_of_model(options: EngineOptions) -> list[dict[str, Any]]:
+def _ops_of_model(model: str, options: EngineOptions) -> list[dict[str, Any]]:
     from isoinfer.cli.engine import open_engine
 
-    with open_engine(options) as llm:
-        return list(llm.explain())
+    with open_engine(model, options) as llm:
+        return llm.explain()
 
 
 def _ops_of_backend(options: EngineOptions) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isoinfer.cli.exit_codes import DONE, SOME_FAILED
-from isoinfer.cli.options import EngineOptions, JsonFlag, SamplingOptions
+from isoinfer.cli.options import EngineOptions, JsonFlag, ModelPath, SamplingOptions
 from isoinfer.cli.terminal import print_error, print_json, print_note, stderr_is_terminal, stdin_is_terminal
 from isoinfer.errors import RequestError, UserError
 
@@ -25,6 +25,7 @@ DEFAULT_MAX_TOKENS = 128
 
 
 def generate(
+    model: ModelPath,
     engine: EngineOptions,
     sampling: SamplingOptions,
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts to complete.", show_default=False)] = None,
@@ -38,7 +39,7 @@ def generate(
 
     texts = _read_prompts(prompts or [], prompts_file)
     params = sampling.params(max_tokens=DEFAULT_MAX_TOKENS, n=n)
-    with open_engine(engine) as llm:
+    with open_engine(model, engine) as llm:
         figures = Figures()
         try:
             if len(texts) == 1 and n == 1 and not json:

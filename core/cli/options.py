@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 ENGINE = "Engine"
 SAMPLING = "Sampling"
 
+ModelPath = Annotated[str, typer.Option("--model", "-m", help="Folder of a Hugging Face checkpoint, or a .gguf file.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 
 
@@ -26,9 +27,8 @@ def _sampling(*names: str, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Where the model is and how the engine is built: the keyword arguments of `LLM`."""
+    """How the engine is built: the keyword arguments of `LLM` beside the model."""
 
-    model: Annotated[str, _engine("--model", "-m", help="Folder of a Hugging Face checkpoint, or a .gguf file.")]
     backend: Annotated[str, _engine("--backend", help="NAME[:DEVICE], or auto for the best one here.")] = "auto"
     dtype: Annotated[str, _engine("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto"
     quantization: Annotated[str | None, _engine("--quantization", help="Weight format, such as int8.")] = None
@@ -49,7 +49,7 @@ class EngineOptions:
     threads: Annotated[int | None, _engine("--threads", help="Threads the backend may use.")] = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The keyword arguments of `LLM`, `model` among them."""
+        """The keyword arguments of `LLM`."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -120,16 +120,18 @@ static inline void tile_bf16_wide(const bf16* x, long ldx, const TW* w0, const T
 template <typename TW, typename TO>
 static void panel_rows_bf16(const bf16* x, long ldx, const TW* w, int M, int K, TO* out, long ldo, const float* bias,
                             const float* scale, int cols) {
-  int m = 0;
-  for (; m + 14 <= M; m += 14)
-    tile_bf16<14, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols);
-#define REST(R) \
+  // Tiles of equal height: 32 rows run as 11 + 11 + 10, since a low last tile would waste its loads.
+  const int tiles = (M + 13) / 14, low = M / tiles, higher = M % tiles;
+  for (int t = 0, m = 0; t < tiles; t++) {
+    const int rows = low + (t < higher);
+#define TILE(R) \
   case R: tile_bf16<R, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols); break;
-  switch (M - m) {
-    REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7) REST(8) REST(9) REST(10) REST(11) REST(12) REST(13)
-    default: break;
+    switch (rows) {
+      TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14)
+    }
+#undef TILE
+    m += rows;
   }
-#undef REST
 }
 
 static void widen_panel(const int8_t* src, bf16* dst, long count) {
