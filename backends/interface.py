@@ -206,7 +206,6 @@ class Backend(Protocol):
     def capture(self, fn: Callable[..., None], *args: Any, host_params: Sequence[str] = ()) -> Graph:
         """Record device work. `host_params`: keyword arguments of `fn` that every replay must give."""
 
-
     # ops
     def support(self, op: OpSpec, static: Any) -> Support:
         """What `bind` would do: the provider it takes, or "unsupported" with every refusal as the reason."""

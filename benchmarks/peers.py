@@ -140,7 +140,9 @@ def store(engines: list[Engine], todo: list[Job], text: str, repeats: int) -> No
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     (results / "peers.json").write_text(json.dumps(record, indent=1) + "\n")
-    versions = "\n".join(f"- {e.name}: {', '.join(f'{k} {v}' for k, v in e.versions.items())}; {e.notes}" for e in engines)
+    versions = "\n".join(
+        f"- {e.name}: {', '.join(f'{k} {v}' for k, v in e.versions.items())}; {e.notes}" for e in engines
+    )
     head = f"# Peers, {record['date']}\n\nSmolLM2-135M-Instruct, greedy, end tokens ignored; median of {repeats}, "
     head += f"interleaved, on the same machine ({machine['cpu']}, {machine['cores']} cores). executed_on: device\n\n"
     (results / "peers.md").write_text(f"{head}{text}\n\n{versions}\n")
@@ -157,7 +159,9 @@ def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a Llama-architecture GGUF file")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="vllm, llama_cpp, transformers")
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="NAME=PYTHON", help="vllm, llama_cpp, transformers"
+    )
     parser.add_argument("--int8", action="store_true", help="also run isoinfer with --quantization int8")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)

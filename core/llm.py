@@ -1,6 +1,6 @@
 """The Python front door: text in, text out. Holds the front end and drives the core with messages.
 
-    LLM.generate -> Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit -> forward -> bound op
+LLM.generate -> Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit -> forward -> bound op
 """
 
 from __future__ import annotations

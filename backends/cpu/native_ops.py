@@ -21,6 +21,7 @@ from isoinfer.backends.ops import (
     KVWriteSpec,
     LinearSpec,
     LogitsSpec,
+    LogprobsSpec,
     NormSpec,
     RopeKVWriteSpec,
     RopeSpec,
@@ -288,6 +289,23 @@ def make_argmax(lib: NativeLibrary, spec: LogitsSpec) -> Function:
         return token_R
 
     return argmax
+
+
+def make_logprobs(lib: NativeLibrary, spec: LogprobsSpec) -> Function:
+    """logprobs(logits_RV, token_R) -> (logprob_R, rank_R, top_ids_RX, top_logprobs_RX)."""
+    kernel = lib.function("logprobs", P, L, P, P, P, P, P, L, L, L)
+    vocab, num = spec.vocab_size, spec.num
+
+    def logprobs(logits_RV: torch.Tensor, token_R: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = logits_RV.shape[0]
+        logprob_R, rank_R = torch.empty(rows), torch.empty(rows, dtype=torch.int32)
+        ids_RX, best_RX = torch.empty((rows, num), dtype=torch.int32), torch.empty((rows, num))
+        outputs = (logprob_R, rank_R, ids_RX, best_RX)
+        pointers = [tensor.data_ptr() for tensor in outputs]
+        kernel(logits_RV.data_ptr(), logits_RV.stride(0), token_R.data_ptr(), *pointers, rows, vocab, num)
+        return outputs
+
+    return logprobs
 
 
 def make_sample(lib: NativeLibrary, spec: LogitsSpec) -> Function:

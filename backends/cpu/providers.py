@@ -22,6 +22,7 @@ from isoinfer.backends.ops import (
     SWIGLU_CLIPPED,
     ActivationSpec,
     LinearSpec,
+    LogprobsSpec,
     OpSpec,
     SwigluClippedSpec,
     bind_reference,
@@ -79,6 +80,7 @@ class ProviderTable:
             "rope_kv_write": (native_ops.make_rope_kv_write, _bad_block),
             "paged_attention": (native_ops.make_paged_attention, _bad_heads),
             "argmax": (native_ops.make_argmax, _accept),
+            "logprobs": (native_ops.make_logprobs, _few_best),
             "sample": (native_ops.make_sample, _accept),
         }
         return {
@@ -179,6 +181,10 @@ def _answer(provider: Provider, static: Any) -> Support:
 
 def _accept(spec: Any) -> str:
     return ""
+
+
+def _few_best(spec: LogprobsSpec) -> str:
+    return "" if spec.num <= 64 else f"our kernel finds up to 64 best tokens by insertion, not {spec.num}"
 
 
 def _bad_dtype(spec: Any) -> str:

@@ -130,15 +130,11 @@ def _start(
         hidden_size=model.config.hidden_size,
         dtype=dtype,
     )
-    scheduler = Scheduler(
-        settings, kv=manager, vocab_size=model.config.vocab_size, max_model_len=memory.max_model_len
-    )
+    scheduler = Scheduler(settings, kv=manager, vocab_size=model.config.vocab_size, max_model_len=memory.max_model_len)
     return runner, scheduler
 
 
-def _describe(
-    config: EngineConfig, backend: Backend, model: Model, dtype: str, memory: MemoryPlan
-) -> tuple[str, ...]:
+def _describe(config: EngineConfig, backend: Backend, model: Model, dtype: str, memory: MemoryPlan) -> tuple[str, ...]:
     parameters: Any = model.costs(dtype).flops_per_token / 2e6
     quant = f", weights {config.quantization}" if config.quantization else ""
     line = f"model: {model.config.architecture}, {model.config.num_layers} layers, {parameters:.0f} M weights a token"

@@ -1,6 +1,6 @@
 """The core: takes messages, runs steps, gives updates. At depth 1 each step settles before the next.
 
-    Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit / sample / settle -> Scheduler.settle
+Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit / sample / settle -> Scheduler.settle
 """
 
 from __future__ import annotations

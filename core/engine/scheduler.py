@@ -210,7 +210,9 @@ class Scheduler:
         count_R = _ints(row.count for row in rows)
         start_R = _ints(request.num_computed for request in requests)
         slot_R = _ints(request.slot for request in requests)
-        tokens = [r.tokens_L[r.num_computed : r.num_computed + row.count] for r, row in zip(requests, rows, strict=True)]
+        tokens = [
+            r.tokens_L[r.num_computed : r.num_computed + row.count] for r, row in zip(requests, rows, strict=True)
+        ]
         plan = StepPlan(
             step_id=self.stats.num_steps,
             request_R=np.array([request.number for request in requests], dtype=np.int64),

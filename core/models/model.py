@@ -87,8 +87,8 @@ class Model:
         """Bind all ops over prepared `weights` (named as in `weight_rules`).
 
         `block_size`: tokens in a KV block. `max_positions`: no token may have a position at or beyond
-        it. `place`: puts a host tensor on the device (the rope table). `quant`: the format in which
-        role "linear" was prepared. Raises what `bind` raises where the backend has no provider.
+        it. `place`: puts a host tensor on the device (the rope table). `quant`: what the weights
+        were loaded with. Raises what `bind` raises where the backend has no provider.
         """
         parts = Parts(bind=bind, weights=weights, dtype=dtype, block_size=block_size, quant=quant)
         return build_decoder(parts, self.config, place(rope_table(self.config.rope, max_positions)))

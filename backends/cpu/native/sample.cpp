@@ -75,7 +75,54 @@ static int32_t sample_row(const float* logits, long V, float temperature, long t
   return best_token < 0 ? 0 : best_token;
 }
 
+// The X best of a row, best first, ties by lower index. Only values above the X-th best so far are looked at singly.
+static void best_of_row(const float* x, long V, long X, int32_t* ids, float* values) {
+  long have = 0;
+  float least = -INFINITY;
+  for (long i = 0; i < V; i += 16) {
+    const long n = std::min<long>(16, V - i);
+    if (have == X && n == 16 && hmax(vload(x + i)) <= least) continue;
+    for (long j = i; j < i + n; j++) {
+      if (have == X && !(x[j] > least)) continue;
+      long at = have < X ? have++ : X - 1;
+      for (; at > 0 && x[j] > values[at - 1]; at--) { values[at] = values[at - 1]; ids[at] = ids[at - 1]; }
+      values[at] = x[j];
+      ids[at] = (int32_t)j;
+      least = values[have - 1];
+    }
+  }
+}
+
+static void logprobs_row(const float* x, long V, long X, int32_t token, float* logprob, int32_t* rank, int32_t* ids, float* best) {
+  v16 top = vset(-INFINITY);
+  long i = 0;
+  for (; i + 16 <= V; i += 16) top = vmax(top, vload(x + i));
+  float most = hmax(top);
+  for (; i < V; i++) most = std::max(most, x[i]);
+  const float own = x[token];
+  double sum = 0;
+  long above = 0;
+  for (i = 0; i + 16 <= V; i += 16) {
+    const v16 row = vload(x + i);
+    sum += hsum(vexp(row - most));
+    const v16i greater = row > own;
+    for (int j = 0; j < 16; j++) above -= greater[j];
+  }
+  for (; i < V; i++) { sum += std::exp(x[i] - most); above += x[i] > own; }
+  const float norm = most + (float)std::log(sum);
+  *logprob = own - norm;
+  *rank = (int32_t)above + 1;
+  if (X > 0) best_of_row(x, V, X, ids, best);
+  for (long k = 0; k < X; k++) best[k] -= norm;
+}
+
 extern "C" {
+void iso_logprobs(const float* logits, long stride, const int32_t* token, float* logprob, int32_t* rank, int32_t* ids,
+                  float* best, long R, long V, long X) {
+#pragma omp parallel for schedule(static)
+  for (long r = 0; r < R; r++)
+    logprobs_row(logits + r * stride, V, X, token[r], logprob + r, rank + r, ids + r * X, best + r * X);
+}
 void iso_argmax(const float* x, long stride, int32_t* out, long R, long V);
 
 void iso_sample(const float* logits, long stride, const float* temperature, const int32_t* top_k, const float* top_p,
