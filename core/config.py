@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from math import isfinite
 
 from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.errors import UserError
@@ -56,7 +57,7 @@ def parse_bytes(text: str | int) -> int:
         size = text
     else:
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([kmgt]i?)?b?\s*", text.lower())
-        if match is None:
+        if match is None or not isfinite(float(match[1])):
             raise UserError(f"cannot read {text!r} as an amount of memory; write for example 4GiB, 512MiB or 2G")
         size = int(float(match[1]) * UNITS[match[2] or ""])
     if size <= 0:

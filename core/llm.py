@@ -5,6 +5,7 @@ LLM.generate -> Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit -
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -84,6 +85,9 @@ class LLM:
         self._output = OutputProcessor(self.tokenizer)
         self._template: ChatTemplate | None = None
         self._names = count()
+        # Outputs of requests that a job or a stream follows, by id; those of all others wait for `step`.
+        self._inboxes: dict[str, list[RequestOutput]] = {}
+        self._unclaimed: list[RequestOutput] = []
 
     # whole jobs
 
@@ -103,7 +107,8 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         progress: bool = False,
     ) -> list[RequestOutput]:
-        """Answer one conversation or many; results in order."""
+        """Answer one conversation or many; results in order. One that the template rejects gives an `error`."""
+        self._chat_template()
         one = not messages or isinstance(messages[0], Mapping)
         listed: Sequence[Sequence[Message]] = [messages] if one else messages  # type: ignore[list-item, assignment]
         items = [self._rendered(conversation, tools, chat_template_kwargs) for conversation in listed]
@@ -113,7 +118,7 @@ class LLM:
         """Complete one prompt, yielding everything so far after each step; `text_delta` has what is new."""
         request_id = self._new_id()
         self.submit(request_id, prompt, sampling_params)
-        return self._follow(request_id)
+        return self._follow(request_id, self._inboxes.setdefault(request_id, []))
 
     def stream_chat(
         self,
@@ -127,7 +132,7 @@ class LLM:
         request_id = self._new_id()
         text = self.render_chat(messages, tools=tools, chat_template_kwargs=chat_template_kwargs)
         self._add(request_id, text, sampling_params, add_special_tokens=False)
-        return self._follow(request_id)
+        return self._follow(request_id, self._inboxes.setdefault(request_id, []))
 
     # requests one by one
 
@@ -149,17 +154,17 @@ class LLM:
         self._add(request_id, text, sampling_params, add_special_tokens=False)
 
     def step(self) -> list[RequestOutput]:
-        """Compute one step; the requests that changed. `finished` marks a request's last output."""
-        processed = self._output.process(self._engine.step())
-        for message in processed.to_abort:
-            self._engine.abort(message)
-        return processed.outputs
+        """Compute one step; the submitted requests that changed. `finished` marks a request's last output."""
+        self._advance()
+        outputs, self._unclaimed = self._unclaimed, []
+        return outputs
 
     def abort(self, request_id: str) -> list[RequestOutput]:
-        """End a request by its id; its last output. Unknown ids give none."""
+        """End a request by its id; its last output, which a stream of it gets too. Unknown ids give none."""
         processed = self._output.abort([request_id])
         for message in processed.to_abort:
             self._engine.abort(message)
+        self._inboxes.get(request_id, []).extend(processed.outputs)
         return processed.outputs
 
     @property
@@ -185,12 +190,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text that the model's chat template makes of `messages`."""
-        if self._template is None:
-            source = self.tokenizer.chat_template
-            if source is None:
-                raise TemplateError("this model has no chat template; use generate with a prompt instead of chat")
-            self._template = ChatTemplate(source, self.tokenizer.special_tokens_map)
-        return self._template.render(messages, tools=tools, **dict(chat_template_kwargs or {}))
+        return self._chat_template().render(messages, tools=tools, **dict(chat_template_kwargs or {}))
 
     def close(self) -> None:
         """Finish device work and let go of it."""
@@ -200,6 +200,22 @@ class LLM:
 
     def _new_id(self) -> str:
         return f"llm-{next(self._names)}"
+
+    def _chat_template(self) -> ChatTemplate:
+        if self._template is None:
+            source = self.tokenizer.chat_template
+            if source is None:
+                raise TemplateError("this model has no chat template; use generate with a prompt instead of chat")
+            self._template = ChatTemplate(source, self.tokenizer.special_tokens_map)
+        return self._template
+
+    def _advance(self) -> None:
+        """One step; each output goes to whoever follows its request."""
+        processed = self._output.process(self._engine.step())
+        for message in processed.to_abort:
+            self._engine.abort(message)
+        for output in processed.outputs:
+            self._inboxes.get(output.request_id, self._unclaimed).append(output)
 
     def _add(
         self,
@@ -225,17 +241,18 @@ class LLM:
             self.abort(request_id)
             raise
 
-    def _follow(self, request_id: str) -> Iterator[RequestOutput]:
-        finished = False
+    def _follow(self, request_id: str, inbox: list[RequestOutput]) -> Iterator[RequestOutput]:
         try:
+            finished = False
             while not finished:
-                for output in self.step():
-                    if output.request_id == request_id:
-                        finished = output.finished
-                        yield output
+                while not inbox:
+                    self._advance()
+                output = inbox.pop(0)
+                finished = output.finished
+                yield output
         finally:
-            if not finished:
-                self.abort(request_id)
+            del self._inboxes[request_id]
+            self.abort(request_id)
 
     def _rendered(
         self,
@@ -245,39 +262,47 @@ class LLM:
     ) -> tuple[Prompt | UserError, bool]:
         try:
             return self.render_chat(messages, tools=tools, chat_template_kwargs=kwargs), False
-        except RequestError as error:
+        except UserError as error:
             return error, False
 
     def _run(self, items: Sequence[tuple[Prompt | UserError, bool]], params: Params, show: bool) -> list[RequestOutput]:
         """Run all to the end. What an impossible item raises becomes its output's `error`."""
         each = _params_of(params, len(items))
         done: dict[str, RequestOutput] = {}
-        order = []
-        for (prompt, add_special_tokens), own in zip(items, each, strict=True):
-            request_id = self._new_id()
-            order.append(request_id)
-            try:
-                if isinstance(prompt, UserError):
-                    raise prompt
-                self._add(request_id, prompt, own, add_special_tokens=add_special_tokens, stream=False)
-            except RequestError as error:
-                done[request_id] = _refused(request_id, prompt, str(error))
+        order: list[str] = []
+        inbox: list[RequestOutput] = []
         try:
+            for (prompt, add_special_tokens), own in zip(items, each, strict=True):
+                request_id = self._new_id()
+                order.append(request_id)
+                if isinstance(prompt, UserError):
+                    done[request_id] = _refused(request_id, None, str(prompt))
+                    continue
+                try:
+                    self._add(request_id, prompt, own, add_special_tokens=add_special_tokens, stream=False)
+                    self._inboxes[request_id] = inbox
+                except RequestError as error:
+                    done[request_id] = _refused(request_id, prompt, str(error))
             with RequestProgress(len(order), len(done), enabled=show) as bar:
                 while len(done) < len(order):
-                    for output in self.step():
-                        if output.finished and output.request_id not in done:
-                            done[output.request_id] = output
-                            bar.advance(output)
+                    self._advance()
+                    for output in inbox:
+                        done[output.request_id] = output
+                        bar.advance(output)
+                    inbox.clear()
         finally:
             for request_id in order:
+                self._inboxes.pop(request_id, None)
                 if request_id not in done:
                     self.abort(request_id)
         return [done[request_id] for request_id in order]
 
 
 def _is_one_prompt(prompts: Any) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], str | Sequence))
+    """A text, or token ids: a list, an array or a tensor whose items are numbers."""
+    if isinstance(prompts, str) or len(prompts) == 0:
+        return isinstance(prompts, str)
+    return not isinstance(prompts[0], str | Sequence) and getattr(prompts[0], "ndim", 0) == 0
 
 
 def _params_of(params: Params, size: int) -> list[SamplingParams | None]:
@@ -288,9 +313,7 @@ def _params_of(params: Params, size: int) -> list[SamplingParams | None]:
     return list(params)
 
 
-def _refused(request_id: str, prompt: Prompt | UserError, error: str) -> RequestOutput:
-    import time
-
+def _refused(request_id: str, prompt: Prompt | None, error: str) -> RequestOutput:
     now = time.monotonic()
     return RequestOutput(
         request_id=request_id,

@@ -48,12 +48,12 @@ class CpuBackend:
         self._deterministic = config.deterministic
         self._fallback = config.fallback
         self._threads = self._resolve_threads(config.threads)
-        torch.set_num_threads(self._threads)
         self._native = self._load_native()
         self.capabilities = self._capabilities(config.dtype)
-        use_onednn = self._choose_onednn(self.capabilities.default_dtype)
-        self._table = ProviderTable(self._native, deterministic=config.deterministic, use_onednn=use_onednn)
-        self._use_onednn = use_onednn
+        self._use_onednn = self._choose_onednn(self.capabilities.default_dtype)
+        self._table = ProviderTable(self._native, deterministic=config.deterministic, use_onednn=self._use_onednn)
+        self._torch_threads = self._threads if self._use_onednn else 1  # never two teams on the same cores
+        torch.set_num_threads(self._torch_threads)
 
     def describe(self) -> list[str]:
         """What was chosen at start."""
@@ -69,7 +69,7 @@ class CpuBackend:
 
     def stream(self) -> CpuStream:
         """A stream of the kind that was configured."""
-        return ThreadStream(self._threads) if self._options["stream"] == "thread" else InlineStream()
+        return ThreadStream(self._torch_threads) if self._options["stream"] == "thread" else InlineStream()
 
     def event(self) -> CpuEvent:
         """An unrecorded event."""
@@ -197,7 +197,10 @@ class CpuBackend:
     def _load_native(self) -> NativeLibrary:
         if self._options["native"] == "off":
             return NativeLibrary(library=None, reason="switched off by native=off")
-        return load_native(self._host)
+        native = load_native(self._host)
+        if native.library is not None:
+            native.set_threads(self._threads)
+        return native
 
     def _capabilities(self, dtype: str) -> Capabilities:
         dtypes = tuple(cpu_kv.TORCH_DTYPES)
@@ -223,6 +226,7 @@ class CpuBackend:
             return self._options["linear"] == "onednn"
         if self._deterministic or (dtype == "bfloat16" and not self._native.bfloat16):
             return dtype == "bfloat16" and not self._native.bfloat16
+        torch.set_num_threads(self._threads)
         return onednn_is_faster(self._native, dtype)
 
 

@@ -1,7 +1,8 @@
 """Builds and loads the CPU kernels in native/: compiled once for this machine, kept in the user's cache.
 
 Without a C++ compiler the backend still works on torch's own ops; `reason` then says what is missing.
-The library uses torch's OpenMP team (same library name, loaded first), so that there is only one.
+The kernels have a thread team of their own (native/pool.h); torch then gets one thread, so that two
+teams never compete for the cores.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from importlib import resources
 from pathlib import Path
 from typing import cast
 
-import torch  # noqa: F401  loads the OpenMP runtime that the kernels must share
-
 from isoinfer.backends.cpu.probe import HostInfo
+from isoinfer.backends.probe_cache import default_cache_dir
 
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fopenmp", "-w")
+FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w")
 BUILD_TIMEOUT_S = 300
 
 
@@ -42,6 +42,10 @@ class NativeLibrary:
         function.argtypes, function.restype = argtypes, None
         return cast(Callable[..., None], function)
 
+    def set_threads(self, threads: int) -> None:
+        """Size of the kernels' team, the calling thread included. One team a process: the last call counts."""
+        self.function("set_threads", ctypes.c_long)(threads)
+
 
 def load_native(host: HostInfo, cache: Path | None = None) -> NativeLibrary:
     """Compile where needed and load. Never raises for a missing or failing compiler."""
@@ -49,7 +53,7 @@ def load_native(host: HostInfo, cache: Path | None = None) -> NativeLibrary:
     if platform.machine() not in ("x86_64", "AMD64"):
         return NativeLibrary(library=None, reason=f"the kernels are written for x86-64, this is {platform.machine()}")
     sources = _sources()
-    target = (cache or _cache_dir()) / f"cpu-kernels-{_key(sources, host)}.so"
+    target = (cache or default_cache_dir()) / f"cpu-kernels-{_key(sources, host)}.so"
     if not target.exists():
         if compiler is None:
             return NativeLibrary(library=None, reason="no C++ compiler found (install g++ for the fast kernels)")
@@ -72,15 +76,10 @@ def _sources() -> dict[str, bytes]:
 
 
 def _key(sources: dict[str, bytes], host: HostInfo) -> str:
-    digest = hashlib.sha256(repr((FLAGS, host.model, host.features, torch.__version__)).encode())
+    digest = hashlib.sha256(repr((FLAGS, host.model, host.features)).encode())
     for name, text in sources.items():
         digest.update(name.encode() + b"\0" + text + b"\0")
     return digest.hexdigest()[:20]
-
-
-def _cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "isoinfer"
 
 
 def _compile(compiler: str, sources: dict[str, bytes], target: Path) -> str:

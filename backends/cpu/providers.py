@@ -103,7 +103,10 @@ class ProviderTable:
             ("moe_experts", "torch"): Provider(name="torch", refuse=_bad_dtype, make=self._make_moe_experts),
             ("kv_write", "torch"): Provider(name="torch", refuse=_bad_block, make=torch_ops.make_kv_write),
             ("paged_attention", "torch"): Provider(
-                name="torch", refuse=_bad_block, make=torch_ops.make_paged_attention
+                name="torch",
+                refuse=_bad_block,
+                make=partial(torch_ops.make_paged_attention, deterministic=invariant),
+                batch_invariant=invariant,
             ),
         }
 

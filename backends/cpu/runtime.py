@@ -87,10 +87,10 @@ class InlineStream:
 
 
 class ThreadStream:
-    """Work runs in order on one worker thread with `threads` intra-op threads.
+    """Work runs in order on one worker thread with `threads` intra-op threads of torch's.
 
-    Two busy OpenMP teams on few cores ruin each other, so the backend gives this worker one core less
-    than the host has and the launching thread does no parallel torch work.
+    Two busy teams on few cores ruin each other, so the backend gives this worker one core less than the
+    host has and the launching thread does no parallel torch work.
     """
 
     def __init__(self, threads: int) -> None:

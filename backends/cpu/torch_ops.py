@@ -105,8 +105,11 @@ def make_kv_write(spec: KVWriteSpec) -> Function:
     return kv_write
 
 
-def make_paged_attention(spec: AttentionSpec) -> Function:
-    """paged_attention(q_TND, kv, plan, sinks_N | None, out_TND), one row's pages at a time."""
+def make_paged_attention(spec: AttentionSpec, deterministic: bool) -> Function:
+    """paged_attention(q_TND, kv, plan, sinks_N | None, out_TND), one row's pages at a time.
+
+    `deterministic`: one query at a time, since the bits of a product depend on how many it serves.
+    """
 
     def paged_attention(
         q_TND: torch.Tensor,
@@ -117,15 +120,24 @@ def make_paged_attention(spec: AttentionSpec) -> Function:
     ) -> None:
         rows = zip(plan.q_start_R.tolist(), plan.q_len_R.tolist(), plan.kv_len_R.tolist(), strict=True)
         for row, (start, q_len, kv_len) in enumerate(rows):
-            oldest = max(0, kv_len - q_len + 1 - spec.window) if spec.window else 0
-            first = oldest // BLOCK_SIZE
-            ids_B = plan.table_RB[row, first : -(-kv_len // BLOCK_SIZE)].long()
-            seen = slice(oldest - first * BLOCK_SIZE, kv_len - first * BLOCK_SIZE)
-            k_LKD, v_LKD = kv.keys(ids_B).flatten(0, 1)[seen], kv.values(ids_B).flatten(0, 1)[seen]
-            q_QND = q_TND[start : start + q_len]
-            out_TND[start : start + q_len] = _attend(spec, q_QND, k_LKD, v_LKD, sinks_N)
+            queries = 1 if deterministic else q_len
+            for first in range(0, q_len, queries):
+                at = slice(start + first, start + first + queries)
+                k_LKD, v_LKD = _visible(spec, kv, plan.table_RB[row], kv_len - q_len + first, queries)
+                out_TND[at] = _attend(spec, q_TND[at], k_LKD, v_LKD, sinks_N)
 
     return paged_attention
+
+
+def _visible(
+    spec: AttentionSpec, kv: CpuLayerKV, table_B: torch.Tensor, position: int, queries: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V `[L, K, D]` of all keys that any of `queries` queries from `position` on sees."""
+    oldest = max(0, position + 1 - spec.window) if spec.window else 0
+    first, end = oldest // BLOCK_SIZE, position + queries
+    ids_B = table_B[first : -(-end // BLOCK_SIZE)].long()
+    seen = slice(oldest - first * BLOCK_SIZE, end - first * BLOCK_SIZE)
+    return kv.keys(ids_B).flatten(0, 1)[seen], kv.values(ids_B).flatten(0, 1)[seen]
 
 
 def _attend(

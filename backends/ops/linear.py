@@ -14,7 +14,7 @@ from isoinfer.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearSpec:
-    """`quant` is the format of the weight (None, "int8" or "int4"); `dtype` that of x; `out_dtype` that of the result."""
+    """`quant` is the weight's format (None, "int8" or "int4"), `dtype` that of x, `out_dtype` that of the result."""
 
     in_features: int
     out_features: int

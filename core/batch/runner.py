@@ -132,27 +132,25 @@ class BatchRunner:
 
     def _submit(self, pending: _Pending, request: LineRequest) -> None:
         try:
-            if isinstance(request, ChatRequest):
-                request_id = self._expect(pending, 0)
-                self._engine.submit_chat(
-                    request_id, request.messages, request.params, chat_template_kwargs=request.template_kwargs or None
-                )
-                return
-            for i, prompt in enumerate(request.prompts):
-                self._engine.submit(self._expect(pending, i), prompt, request.params)
+            for index in range(request.num_prompts):
+                self._submit_one(_name(pending, index), request, index)
+                self._requests[_name(pending, index)] = (pending, index)
         except UserError as error:
             code = "invalid_messages" if isinstance(error, TemplateError) else "invalid_request"
             raise LineError(code, str(error)) from error
 
-    def _expect(self, pending: _Pending, index: int) -> str:
-        request_id = f"{pending.number}-{index}"
-        self._requests[request_id] = (pending, index)
-        return request_id
+    def _submit_one(self, request_id: str, request: LineRequest, index: int) -> None:
+        if isinstance(request, ChatRequest):
+            self._engine.submit_chat(
+                request_id, request.messages, request.params, chat_template_kwargs=request.template_kwargs or None
+            )
+        else:
+            self._engine.submit(request_id, request.prompts[index], request.params)
 
     def _fail(self, pending: _Pending, error: LineError) -> None:
         """Give the line an error record and take its other prompts out of the engine."""
         for index in range(len(pending.outputs)):
-            request_id = f"{pending.number}-{index}"
+            request_id = _name(pending, index)
             if self._requests.pop(request_id, None) is not None:
                 self._engine.abort(request_id)
         pending.record = error_record(pending.number, pending.custom_id, error)
@@ -205,3 +203,8 @@ class BatchRunner:
             self._window.popleft()
             self._tally.written += 1
             self._tally.failed += done.failed
+
+
+def _name(pending: _Pending, index: int) -> str:
+    """The engine's name for one prompt of a line."""
+    return f"{pending.number}-{index}"

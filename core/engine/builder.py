@@ -52,7 +52,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     memory = _plan_kv(config, backend, model, dtype)
     recorder = BindRecorder(backend)
     forward = _load_model(config, checkpoint, model, recorder, backend, memory, progress)
-    runner, scheduler = _start(config, backend, model, forward, memory)
+    runner, scheduler = _start(config, backend, model, forward, memory, recorder)
     return BuiltEngine(
         engine=Engine(scheduler, runner),
         checkpoint=checkpoint,
@@ -97,16 +97,22 @@ def _load_model(
     )
 
     def place(tensor: torch.Tensor) -> torch.Tensor:
-        placed, stream = backend.empty(tensor.shape, tensor.dtype), backend.stream()
+        placed, stream, done = backend.empty(tensor.shape, tensor.dtype), backend.stream(), backend.event()
         backend.to_device(placed, tensor, stream)
-        stream.synchronize()
+        done.record(stream)
+        done.synchronize()  # unlike the stream's, it raises if the copy failed
         return placed
 
     return model.build(recorder.bind, weights, dtype, memory.block_size, memory.max_model_len, place, quant)
 
 
 def _start(
-    config: EngineConfig, backend: Backend, model: Model, forward: Forward, memory: MemoryPlan
+    config: EngineConfig,
+    backend: Backend,
+    model: Model,
+    forward: Forward,
+    memory: MemoryPlan,
+    recorder: BindRecorder,
 ) -> tuple[Runner, Scheduler]:
     settings = config.scheduler
     dtype = backend.capabilities.default_dtype
@@ -120,6 +126,7 @@ def _start(
         backend,
         forward,
         backend.allocate_kv(model.kv_specs(dtype), memory.num_blocks),
+        bind=recorder.bind,
         limits=RunnerLimits(
             max_tokens=settings.max_num_batched_tokens,
             max_rows=settings.max_num_seqs,

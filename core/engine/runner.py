@@ -20,6 +20,7 @@ from isoinfer.layers.batch import ForwardBatch
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend, Event, KVCache
+    from isoinfer.layers.parts import Bind
     from isoinfer.models.model import Forward
 
 
@@ -54,6 +55,7 @@ class Runner:
         forward: Forward,
         kv: KVCache,
         *,
+        bind: Bind,
         limits: RunnerLimits,
         block_size: int,
         vocab_size: int,
@@ -70,8 +72,8 @@ class Runner:
             max_blocks=limits.max_blocks,
             depth=limits.depth,
         )
-        self._gather = backend.bind(GATHER_ROWS, GatherSpec(width=hidden_size, dtype=dtype))
-        self._sampler = Sampler(backend, vocab_size)
+        self._gather = bind(GATHER_ROWS, GatherSpec(width=hidden_size, dtype=dtype))
+        self._sampler = Sampler(backend, bind, vocab_size)
 
     def submit(self, plan: StepPlan) -> StepHandle:
         """Launch the forward of `plan`."""

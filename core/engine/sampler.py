@@ -28,6 +28,7 @@ from isoinfer.engine.plan import SamplePlan
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend, Stream
+    from isoinfer.layers.parts import Bind
 
 LogprobTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 CHOICE = ("temperature_G", "top_k_G", "top_p_G", "min_p_G", "seed_G", "position_G")
@@ -50,15 +51,15 @@ class Sampled:
 class Sampler:
     """Bound sampling ops for one vocabulary."""
 
-    def __init__(self, backend: Backend, vocab_size: int) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, bind: Bind, vocab_size: int) -> None:
+        self._backend, self._bind = backend, bind
         self._vocab_size = vocab_size
         static = LogitsSpec(vocab_size=vocab_size)
-        self._argmax = backend.bind(ARGMAX, static)
-        self._sample = backend.bind(SAMPLE, static)
-        self._penalize = backend.bind(PENALIZE, static)
-        self._bias = backend.bind(BIAS_LOGITS, static)
-        self._mask = backend.bind(MASK_LOGITS, static)
+        self._argmax = bind(ARGMAX, static)
+        self._sample = bind(SAMPLE, static)
+        self._penalize = bind(PENALIZE, static)
+        self._add_biases = bind(BIAS_LOGITS, static)
+        self._mask = bind(MASK_LOGITS, static)
         self._logprobs: dict[int, Callable[..., Any]] = {}
 
     def place(self, plan: SamplePlan, stream: Stream) -> dict[str, torch.Tensor]:
@@ -83,7 +84,7 @@ class Sampler:
             row_G = torch.arange(logits_GV.shape[0], dtype=torch.int32, device=logits_GV.device)
             self._penalize(logits_GV, on["history_GL"], row_G, *(on[name] for name in PENALTIES))
         if "bias_row_M" in on:
-            self._bias(logits_GV, *(on[name] for name in BIASES))
+            self._add_biases(logits_GV, *(on[name] for name in BIASES))
         if "mask_GW" in on:
             self._mask(logits_GV, on["mask_GW"])
         if plan.all_greedy:
@@ -97,7 +98,7 @@ class Sampler:
         """Of each row's token and of its `num` best."""
         num = min(num, self._vocab_size)
         if num not in self._logprobs:
-            self._logprobs[num] = self._backend.bind(LOGPROBS, LogprobsSpec(vocab_size=self._vocab_size, num=num))
+            self._logprobs[num] = self._bind(LOGPROBS, LogprobsSpec(vocab_size=self._vocab_size, num=num))
         result: LogprobTensors = self._logprobs[num](logits_GV, token_G)
         return result
 

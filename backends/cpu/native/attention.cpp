@@ -4,8 +4,9 @@
 //                           V          [B][K][16][D] in both types
 // Scores of 16 keys are one register, so no page is copied. Each (query, head) walks the keys in tiles of
 // 64 at fixed positions from 0: its bits depend on no other row and on no chunking.
+#include "pool.h"
 #include "vec.h"
-#include <omp.h>
+#include <vector>
 
 #define BS 16
 #define TILE 64   // keys per softmax update
@@ -175,33 +176,24 @@ static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* ou
 template <typename T>
 static void paged_attention(const Problem& P, const T* q, const T* kc, const T* vc, T* out) {
   const int G = P.N / P.K;
-  long items = 0;
-  for (int r = 0; r < P.R; r++) items += (P.q_len[r] * G + MT - 1) / MT * P.K;
-  const long bytes = MT * P.D * (sizeof(T) + 4) + MT * TILE * 4 + 64;
-#pragma omp parallel
-  {
-    char* work = (char*)_mm_malloc(bytes, 64);
-    std::memset(work, 0, bytes);
-    long next = 0;
-    const int me = omp_get_thread_num(), team = omp_get_num_threads();
-    for (int r = 0; r < P.R; r++) {
-      const int pairs = P.q_len[r] * G;
-      for (int kh = 0; kh < P.K; kh++)
-        for (int first = 0; first < pairs; first += MT, next++) {
-          // round-robin both ways, so that long (late) tiles spread over the team
-          const int owner = (next / team) % 2 ? team - 1 - next % team : next % team;
-          if (owner == me) attend<T>(P, q, kc, vc, out, r, kh, first, pairs - first < MT ? pairs - first : MT, work);
-        }
-    }
-    _mm_free(work);
-  }
+  struct Item { int row, head, first; };
+  std::vector<Item> items;
+  for (int r = 0; r < P.R; r++)
+    for (int first = (P.q_len[r] * G - 1) / MT * MT; first >= 0; first -= MT)  // late tiles are the long ones
+      for (int kh = 0; kh < P.K; kh++) items.push_back({r, kh, first});
+  const size_t bytes = MT * P.D * (sizeof(T) + 4) + MT * TILE * 4;
+  const Item* list = items.data();
+  parallel_for((long)items.size(), true, [&P, q, kc, vc, out, list, bytes, G](long i) {
+    const Item& item = list[i];
+    const int left = P.q_len[item.row] * G - item.first;
+    attend<T>(P, q, kc, vc, out, item.row, item.head, item.first, left < MT ? left : MT, scratch(bytes));
+  });
 }
 
 template <typename T>
 static void kv_write(const T* k, long k_stride, const T* v, long v_stride, const int32_t* slots, T* kc, T* vc, int T_, int K, int D) {
   const int pack = sizeof(T) == 2 ? 2 : 1;
-#pragma omp parallel for schedule(static) if (T_ > 8)
-  for (int t = 0; t < T_; t++)
+  parallel_for(T_, T_ > 8, [=](long t) {
     for (int h = 0; h < K; h++) {
       const long block = slots[t] / BS, off = slots[t] % BS;
       T* kd = kc + (block * K + h) * D * BS;
@@ -209,12 +201,12 @@ static void kv_write(const T* k, long k_stride, const T* v, long v_stride, const
       for (int d = 0; d < D; d++) kd[(d / pack * BS + off) * pack + d % pack] = ks[d];
       std::memcpy(vc + ((block * K + h) * BS + off) * D, v + t * v_stride + h * D, D * sizeof(T));
     }
+  });
 }
 
 template <typename T>
 static void rope(T* x, long stride, const int32_t* pos, const float* table, int T_, int H, int D, int rotary, int interleaved) {
-#pragma omp parallel for schedule(static) if (T_ > 8)
-  for (int t = 0; t < T_; t++) {
+  parallel_for(T_, T_ > 8, [=](long t) {
     const float *c = table + (long)pos[t] * rotary, *s = c + rotary / 2;
     for (int h = 0; h < H; h++) {
       T* p = x + t * stride + h * D;
@@ -225,7 +217,7 @@ static void rope(T* x, long stride, const int32_t* pos, const float* table, int 
         p[b] = IO<T>::put(w * c[i] + u * s[i]);
       }
     }
-  }
+  });
 }
 
 #define ENTRY(NAME, T)                                                                                                    \

@@ -3,8 +3,8 @@
 // Packed forms (NP = ceil(N / 32) panels, zero padded):
 //   float32: [NP][K][32]   bf16: [NP][K/2][32][2]   int8: [NP][K/2][32][2] with scale[N]   int4: see there
 // Every output element is summed over k in one order whatever M is: results are bit-equal for any batch.
+#include "pool.h"
 #include "vec.h"
-#include <omp.h>
 #include <type_traits>
 
 #define PANEL 32
@@ -148,48 +148,39 @@ static void linear_bf16(const bf16* x, long ldx, const TW* w, const float* bias,
   const long size = (long)PANEL * K;
   if (M <= 4) {
     const int pairs = (panels + 1) / 2;
-#pragma omp parallel for schedule(static)
-    for (int q = 0; q < pairs; q++) {
-      const int p = q * 2, n = p * PANEL;
+    parallel_for(pairs, true, [=](long q) {
+      const int p = (int)q * 2, n = p * PANEL;
       const float* b = bias ? bias + n : nullptr;
       const float* s = scale ? scale + n : nullptr;
       const TW* w0 = w + p * size;
       if (p + 1 == panels) {
         panel_rows_bf16<TW, TO>(x, ldx, w0, M, K, out + n, ldo, b, s, N - n);
-        continue;
+        return;
       }
       const int cols1 = N - n - PANEL < PANEL ? N - n - PANEL : PANEL;
 #define WIDE(R) \
   case R: tile_bf16_wide<R, TW, TO>(x, ldx, w0, w0 + size, K, out + n, ldo, b, s, cols1); break;
       switch (M) { WIDE(1) WIDE(2) WIDE(3) WIDE(4) }
 #undef WIDE
-    }
+    });
     return;
   }
   const int chunk = 14 * 12;  // rows of x that stay in L2 beside one panel
-#pragma omp parallel
-  {
-    bf16* wide = nullptr;
-    if (sizeof(TW) == 1) wide = (bf16*)_mm_malloc(size * 2, 64);
-    for (int m0 = 0; m0 < M; m0 += chunk) {
-      const int rows = M - m0 < chunk ? M - m0 : chunk;
-#pragma omp for schedule(static) nowait
-      for (int p = 0; p < panels; p++) {
-        const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
-        const float* b = bias ? bias + n : nullptr;
-        const float* s = scale ? scale + n : nullptr;
-        const bf16* xr = x + m0 * ldx;
-        TO* o = out + m0 * ldo + n;
-        if constexpr (sizeof(TW) == 1) {
-          widen_panel((const int8_t*)(w + p * size), wide, size);
-          panel_rows_bf16<bf16, TO>(xr, ldx, wide, rows, K, o, ldo, b, s, cols);
-        } else {
-          panel_rows_bf16<TW, TO>(xr, ldx, w + p * size, rows, K, o, ldo, b, s, cols);
-        }
-      }
+  parallel_for((long)(M + chunk - 1) / chunk * panels, true, [=](long i) {
+    const int m0 = (int)(i / panels) * chunk, p = (int)(i % panels), rows = M - m0 < chunk ? M - m0 : chunk;
+    const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
+    const float* b = bias ? bias + n : nullptr;
+    const float* s = scale ? scale + n : nullptr;
+    const bf16* xr = x + m0 * ldx;
+    TO* o = out + m0 * ldo + n;
+    if constexpr (sizeof(TW) == 1) {
+      bf16* wide = (bf16*)scratch(size * 2);
+      widen_panel((const int8_t*)(w + p * size), wide, size);
+      panel_rows_bf16<bf16, TO>(xr, ldx, wide, rows, K, o, ldo, b, s, cols);
+    } else {
+      panel_rows_bf16<TW, TO>(xr, ldx, w + p * size, rows, K, o, ldo, b, s, cols);
     }
-    if (wide) _mm_free(wide);
-  }
+  });
 }
 #endif
 
@@ -213,31 +204,26 @@ template <typename TW>
 static void linear_f32(const float* x, long ldx, const TW* w, const float* bias, const void* scale, float* out, long ldo,
                        int M, int N, int K) {
   const int panels = (N + PANEL - 1) / PANEL, chunk = 12 * 8;
-#pragma omp parallel
-  {
-    constexpr bool int4 = std::is_same<TW, uint8_t>::value;
-    float* wide = sizeof(TW) == 1 ? (float*)_mm_malloc((size_t)PANEL * K * 4, 64) : nullptr;
-    for (int m0 = 0; m0 < M; m0 += chunk) {
-      const int rows = M - m0 < chunk ? M - m0 : chunk;
-#pragma omp for schedule(static) nowait
-      for (int p = 0; p < panels; p++) {
-        const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
-        const float* b = bias ? bias + n : nullptr;
-        const float* s = scale && !int4 ? (const float*)scale + n : nullptr;
-        const float* wp = (const float*)(w + (long)p * PANEL * K);
-        if constexpr (int4) widen_panel_f32(w + (long)p * PANEL * K / 2, (const _Float16*)scale + (long)p * K / GROUP * 2 * PANEL, wide, K);
-        else if constexpr (sizeof(TW) == 1) widen_panel_f32(w + (long)p * PANEL * K, wide, K);
-        if (wide) wp = wide;
-        const float* xr = x + m0 * ldx;
-        float* o = out + m0 * ldo + n;
-        int m = 0;
-        for (; m + 12 <= rows; m += 12) tile_f32<12, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
-        for (; m + 4 <= rows; m += 4) tile_f32<4, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
-        for (; m < rows; m++) tile_f32<1, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
-      }
+  constexpr bool int4 = std::is_same<TW, uint8_t>::value;
+  parallel_for((long)(M + chunk - 1) / chunk * panels, true, [=](long i) {
+    const int m0 = (int)(i / panels) * chunk, p = (int)(i % panels), rows = M - m0 < chunk ? M - m0 : chunk;
+    const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
+    const float* b = bias ? bias + n : nullptr;
+    const float* s = scale && !int4 ? (const float*)scale + n : nullptr;
+    const float* wp = (const float*)(w + (long)p * PANEL * K);
+    if constexpr (sizeof(TW) == 1) {
+      float* wide = (float*)scratch((size_t)PANEL * K * 4);
+      if constexpr (int4) widen_panel_f32(w + (long)p * PANEL * K / 2, (const _Float16*)scale + (long)p * K / GROUP * 2 * PANEL, wide, K);
+      else widen_panel_f32(w + (long)p * PANEL * K, wide, K);
+      wp = wide;
     }
-    if (wide) _mm_free(wide);
-  }
+    const float* xr = x + m0 * ldx;
+    float* o = out + m0 * ldo + n;
+    int m = 0;
+    for (; m + 12 <= rows; m += 12) tile_f32<12, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
+    for (; m + 4 <= rows; m += 4) tile_f32<4, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
+    for (; m < rows; m++) tile_f32<1, float>(xr + m * ldx, ldx, wp, K, o + m * ldo, ldo, b, s, cols);
+  });
 }
 
 #ifdef __AVX512BF16__
@@ -300,31 +286,27 @@ static void linear_int4(const bf16* x, long ldx, const uint8_t* w, const uint16_
       const bf16* p = x + m * ldx + g * GROUP;
       xsum[(long)m * groups + g] = hsum(ld<bf16>(p) + ld<bf16>(p + 16));
     }
-#pragma omp parallel
-  for (int first = 0; first < M; first += chunk) {
-    const int rows = M - first < chunk ? M - first : chunk;
-#pragma omp for schedule(static) nowait
-    for (int p = 0; p < panels; p++) {
-      const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
-      const float* b = bias ? bias + n : nullptr;
-      const uint8_t* wp = w + (long)p * PANEL * K / 2;
-      const uint16_t* sp = sm + (long)p * groups * 2 * PANEL;
-      int m = 0;
+  parallel_for((long)(M + chunk - 1) / chunk * panels, true, [=](long i) {
+    const int first = (int)(i / panels) * chunk, p = (int)(i % panels), rows = M - first < chunk ? M - first : chunk;
+    const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
+    const float* b = bias ? bias + n : nullptr;
+    const uint8_t* wp = w + (long)p * PANEL * K / 2;
+    const uint16_t* sp = sm + (long)p * groups * 2 * PANEL;
+    int m = 0;
 #define TILE(R)                                                                                                      \
   tile_int4<R, TO>(x + (first + m) * ldx, ldx, xsum + (long)(first + m) * groups, groups, wp, sp, K,                  \
                    out + (first + m) * ldo + n, ldo, b, cols)
-      for (; m + 6 <= rows; m += 6) TILE(6);
-      switch (rows - m) {
-        case 1: TILE(1); break;
-        case 2: TILE(2); break;
-        case 3: TILE(3); break;
-        case 4: TILE(4); break;
-        case 5: TILE(5); break;
-        default: break;
-      }
-#undef TILE
+    for (; m + 6 <= rows; m += 6) TILE(6);
+    switch (rows - m) {
+      case 1: TILE(1); break;
+      case 2: TILE(2); break;
+      case 3: TILE(3); break;
+      case 4: TILE(4); break;
+      case 5: TILE(5); break;
+      default: break;
     }
-  }
+#undef TILE
+  });
   _mm_free(xsum);
 }
 #endif

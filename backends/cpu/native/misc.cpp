@@ -1,11 +1,10 @@
 // Norms, activations and greedy sampling, and the list of what this build can do.
+#include "pool.h"
 #include "vec.h"
-#include <omp.h>
 
 template <typename T>
 static void rms_norm(const T* x, long xs, T* residual, long rs, const T* w, T* out, long os, int rows, int H, float eps) {
-#pragma omp parallel for schedule(static) if ((long)rows * H > 8192)
-  for (int r = 0; r < rows; r++) {
+  parallel_for(rows, (long)rows * H > 8192, [=](long r) {
     const T* xr = x + r * xs;
     T* rr = residual ? residual + r * rs : nullptr;
     T* o = out + r * os;
@@ -29,15 +28,14 @@ static void rms_norm(const T* x, long xs, T* residual, long rs, const T* w, T* o
     const T* src = rr ? rr : xr;
     for (i = 0; i + 16 <= H; i += 16) st<T>(o + i, ld<T>(src + i) * scale * ld<T>(w + i));
     for (; i < H; i++) o[i] = IO<T>::put(IO<T>::get(src[i]) * scale * IO<T>::get(w[i]));
-  }
+  });
 }
 
 static inline v16 sigmoid(v16 x) { return 1.0f / (1.0f + vexp(-x)); }
 
 template <typename T, int CLIPPED>
 static void gated(const T* x, long xs, T* out, int rows, int I, float alpha, float limit) {
-#pragma omp parallel for schedule(static) if ((long)rows * I > 8192)
-  for (int r = 0; r < rows; r++) {
+  parallel_for(rows, (long)rows * I > 8192, [=](long r) {
     const T *g = x + r * xs, *u = g + I;
     T* o = out + (long)r * I;
     for (int i = 0; i < I; i += 16) {
@@ -56,7 +54,7 @@ static void gated(const T* x, long xs, T* out, int rows, int I, float alpha, flo
       if (left >= 16) st<T>(o + i, y);
       else for (int j = 0; j < left; j++) o[i + j] = IO<T>::put(y[j]);
     }
-  }
+  });
 }
 
 #define ENTRY(NAME, T)                                                                                                  \
@@ -78,8 +76,7 @@ ENTRY(bf16, bf16)
 #endif
 
 void iso_argmax(const float* x, long stride, int32_t* out, long R, long V) {
-#pragma omp parallel for schedule(static) if (R > 1)
-  for (int r = 0; r < R; r++) {
+  parallel_for(R, true, [=](long r) {
     const float* p = x + r * stride;
     v16 best = vset(-INFINITY);
     long i = 0;
@@ -89,8 +86,11 @@ void iso_argmax(const float* x, long stride, int32_t* out, long R, long V) {
     long at = 0;
     while (at < V && p[at] != top) at++;
     out[r] = at < V ? at : 0;
-  }
+  });
 }
+
+// Threads of the team, this one included.
+void iso_set_threads(long threads) { Pool::get().resize((int)threads); }
 
 // bit 0: bf16 kernels are in this build
 long iso_features() {

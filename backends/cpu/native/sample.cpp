@@ -2,9 +2,9 @@
 //
 // The noise of (seed, position, token) is Philox4x32-10 (Salmon et al., SC 2011), so a row's token depends on
 // no other row. Noise is at most 17: tokens that cannot win any more are skipped without computing theirs.
+#include "pool.h"
 #include "vec.h"
 #include <algorithm>
-#include <omp.h>
 #include <vector>
 
 static inline void philox(uint32_t c[4], uint32_t k0, uint32_t k1) {
@@ -119,24 +119,20 @@ static void logprobs_row(const float* x, long V, long X, int32_t token, float* l
 extern "C" {
 void iso_logprobs(const float* logits, long stride, const int32_t* token, float* logprob, int32_t* rank, int32_t* ids,
                   float* best, long R, long V, long X) {
-#pragma omp parallel for schedule(static)
-  for (long r = 0; r < R; r++)
+  parallel_for(R, true, [=](long r) {
     logprobs_row(logits + r * stride, V, X, token[r], logprob + r, rank + r, ids + r * X, best + r * X);
+  });
 }
 void iso_argmax(const float* x, long stride, int32_t* out, long R, long V);
 
 void iso_sample(const float* logits, long stride, const float* temperature, const int32_t* top_k, const float* top_p,
                 const float* min_p, const int64_t* seed, const int32_t* position, int32_t* out, long R, long V) {
-#pragma omp parallel
-  {
-    std::vector<float> x;
-    std::vector<int32_t> order;
-#pragma omp for schedule(dynamic)
-    for (long r = 0; r < R; r++) {
-      if (temperature[r] == 0) continue;
+  parallel_for(R, true, [=](long r) {
+    static thread_local std::vector<float> x;
+    static thread_local std::vector<int32_t> order;
+    if (temperature[r] != 0)
       out[r] = sample_row(logits + r * stride, V, temperature[r], top_k[r], top_p[r], min_p[r], (uint64_t)seed[r], position[r], x, order);
-    }
-  }
+  });
   for (long r = 0; r < R; r++)
     if (temperature[r] == 0) iso_argmax(logits + r * stride, stride, out + r, 1, V);
 }
