@@ -54,18 +54,23 @@ def load_native(host: HostInfo, cache: Path | None = None) -> NativeLibrary:
         return NativeLibrary(library=None, reason=f"the kernels are written for x86-64, this is {platform.machine()}")
     sources = _sources()
     target = (cache or default_cache_dir()) / f"cpu-kernels-{_key(sources, host)}.so"
-    if not target.exists():
-        if compiler is None:
-            return NativeLibrary(library=None, reason="no C++ compiler found (install g++ for the fast kernels)")
-        failure = _compile(compiler, sources, target)
-        if failure:
-            return NativeLibrary(library=None, reason=f"{compiler} failed: {failure}")
+    native = _open(target)
+    if native.library is not None:
+        return native
+    if compiler is None:
+        return NativeLibrary(library=None, reason="no C++ compiler found (install g++ for the fast kernels)")
+    failure = _compile(compiler, sources, target)
+    return NativeLibrary(library=None, reason=f"{compiler} failed: {failure}") if failure else _open(target)
+
+
+def _open(target: Path) -> NativeLibrary:
+    """Load a compiled library. One that is absent or damaged has a reason; the caller then compiles it again."""
     try:
         library = ctypes.CDLL(str(target))
-    except OSError as error:
+        library.iso_features.restype = ctypes.c_long
+        return NativeLibrary(library=library, reason="", bfloat16=bool(library.iso_features() & 1))
+    except (OSError, AttributeError) as error:
         return NativeLibrary(library=None, reason=f"the compiled kernels do not load: {error}")
-    library.iso_features.restype = ctypes.c_long
-    return NativeLibrary(library=library, reason="", bfloat16=bool(library.iso_features() & 1))
 
 
 def _sources() -> dict[str, bytes]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -95,14 +97,16 @@ class ThreadStream:
 
     def __init__(self, threads: int) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
-        self._threads = threads
-        self._worker = threading.Thread(target=self._run, name="isoinfer-cpu-stream", daemon=True)
+        self._inner = InlineStream()  # what the worker does with an item, and the rule of errors
+        self._worker = threading.Thread(
+            target=_serve, args=(self._work, threads), name="isoinfer-cpu-stream", daemon=True
+        )
         self._worker.start()
+        self._end = weakref.finalize(self, self._work.put, None)  # a stream that nobody holds ends its thread
 
     def launch(self, fn: Callable[..., None], *args: Any) -> None:
         """Enqueue and return at once."""
-        self._work.put(lambda: self._guarded(fn, args))
+        self._work.put(partial(self._inner.launch, fn, *args))
 
     def wait(self, event: Event) -> None:
         """Order later work of this stream after the event; the host does not wait."""
@@ -116,30 +120,21 @@ class ThreadStream:
 
     def submit_record(self, event: CpuEvent) -> None:
         """Mark the end of what is enqueued."""
-        self._work.put(lambda: self._reach(event))
+        self._work.put(partial(self._inner.submit_record, event))
 
     def close(self) -> None:
         """Finish what is enqueued and end the worker."""
-        self._work.put(None)
+        self._end()
         self._worker.join()
 
-    def _run(self) -> None:
-        torch.set_num_threads(self._threads)
-        with torch.inference_mode():
-            while (work := self._work.get()) is not None:
-                work()
 
-    def _guarded(self, fn: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self._error is not None:
-            return
-        try:
-            fn(*args)
-        except Exception as error:
-            self._error = error
-
-    def _reach(self, event: CpuEvent) -> None:
-        error, self._error = self._error, None
-        event.complete(error)
+def _serve(work: queue.SimpleQueue[Callable[[], None] | None], threads: int) -> None:
+    """The worker: it knows the queue and not the stream, so that the stream can be collected."""
+    torch.set_num_threads(threads)
+    with torch.inference_mode():
+        while (item := work.get()) is not None:
+            item()
+            del item  # it holds a step's tensors
 
 
 def _own(event: Event) -> CpuEvent:

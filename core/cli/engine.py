@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isoinfer.cli.options import EngineOptions
@@ -38,5 +39,5 @@ def _loading(model: str) -> Iterator[Callable[[int, int], None] | None]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"loading {model}", total=None)
+        task = progress.add_task(f"loading {Path(model).name}", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

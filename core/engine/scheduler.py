@@ -95,7 +95,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do."""
-        budget = self._config.max_num_batched_tokens
+        budget, preemptions = self._config.max_num_batched_tokens, self.stats.num_preemptions
         rows: list[Row] = []
         for request in list(self._running):
             if budget == 0:
@@ -106,7 +106,8 @@ class Scheduler:
             if self._make_room(request, request.num_computed + count, rows):
                 rows.append(Row(request, count))
                 budget -= count
-        self._admit(rows, budget)
+        if self.stats.num_preemptions == preemptions:  # what was just freed belongs to those who lacked it
+            self._admit(rows, budget)
         if not rows:
             return None
         return self._plan(rows)

@@ -30,6 +30,12 @@ clash = {"core", "backends", "conformance", "kernels_cuda", "kernels_ascend"} & 
 assert not clash, clash
 print(len(names))
 """
+RUN_HELP = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from isoinfer.cli.app import run
+sys.exit(run(["--help"]))
+"""
 
 
 def _run(*command: str | Path, cwd: Path) -> str:
@@ -66,8 +72,7 @@ def test_every_module_imports_from_the_install(installed: Path) -> None:
 
 
 def test_the_command_runs_from_the_install(installed: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from isoinfer.cli.app import run; sys.exit(run(['--help']))"
-    shown = _run(sys.executable, "-c", code, cwd=installed)
+    shown = _run(sys.executable, "-c", RUN_HELP, installed, cwd=installed)
     assert all(command in shown for command in ("generate", "chat", "batch", "backends", "explain"))
     assert (installed / "bin" / "isoinfer").is_file()
 
@@ -83,7 +88,8 @@ def test_files_that_are_no_modules_are_in_both_archives(dist: Path) -> None:
     in_wheel = set(zipfile.ZipFile(wheel).namelist())
     assert {f"isoinfer/{name}" for name in native} | {"isoinfer/py.typed"} <= in_wheel
     assert not any(name.startswith(("core/", "backends/", "tests/")) for name in in_wheel)
-    in_sdist = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     assert native | {"LICENSE", "README.md", "core/py.typed", "pyproject.toml"} <= in_sdist
 
 

@@ -5,6 +5,7 @@
 #include "pool.h"
 #include "vec.h"
 #include <algorithm>
+#include <cfloat>
 #include <vector>
 
 static inline void philox(uint32_t c[4], uint32_t k0, uint32_t k1) {
@@ -46,7 +47,8 @@ static int32_t sample_row(const float* logits, long V, float temperature, long t
   float top = -INFINITY;
   x.resize(V);
   for (long i = 0; i < V; i++) {
-    x[i] = logits[i] / temperature;
+    const float v = logits[i] / temperature;
+    x[i] = v <= FLT_MAX ? v : v == v ? FLT_MAX : -INFINITY;  // a NaN among them would break the order of sorts
     top = x[i] > top ? x[i] : top;
   }
   if (!(top > -INFINITY)) return 0;

@@ -61,7 +61,7 @@ def test_writes_land_where_export_finds_them(open_backend: Any, need_bfloat16: N
     backend = open_backend(dtype=dtype, native=native)
     static = KVWriteSpec(num_kv_heads=2, head_dim=24, block_size=16, dtype=dtype)
     cache = random_kv(backend, [spec("a", (0,), 2, 24, dtype)], 4)
-    k_before, v_before = (tensor.clone() for tensor in backend.export_blocks(cache, 0, ids(0, 1, 2, 3)))
+    k_before, v_before = (t.contiguous() for t in backend.export_blocks(cache, 0, ids(0, 1, 2, 3)))
     fused = torch.randn(5, 9, 24).to(getattr(torch, dtype))
     k_TKD, v_TKD = fused[:, 3:5], fused[:, 7:9]
     slots = [16, 31, 47, 5, 62]

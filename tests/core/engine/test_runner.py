@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_no_setting_changes_a_greedy_token(
     llm = open_llm(**settings)
     assert tokens(llm.generate(prompts, GREEDY)) == greedy
     assert llm._engine.scheduler.kv_usage == 0
-    if settings.get("kv_memory"):
+    if settings.keys() == {"kv_memory"}:
         assert llm._engine.scheduler.stats.num_preemptions > 0
 
 
@@ -198,27 +199,35 @@ def with_max(max_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
-def test_allowed_ids_biases_bad_words_and_min_tokens(open_llm: Callable[..., LLM], prompts: list[list[int]]) -> None:
+def test_allowed_ids_biases_and_min_tokens(open_llm: Callable[..., LLM], prompts: list[list[int]]) -> None:
     llm = open_llm()
     common: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
     (plain,) = llm.generate([prompts[4]], SamplingParams(**common, ignore_eos=True))
-    first, second = plain.outputs[0].token_ids[:2]
-    word = llm.tokenizer.decode([first, second])
     rows = [
         SamplingParams(**common, ignore_eos=True, allowed_token_ids=[7, 33, 95]),
         SamplingParams(**common, ignore_eos=True, logit_bias={50: 100.0}),
-        SamplingParams(**common, ignore_eos=True, bad_words=[word]),
-        SamplingParams(**common, min_tokens=5, stop_token_ids=[first], logit_bias={first: 100.0}),
+        SamplingParams(**common, min_tokens=5, stop_token_ids=[60], logit_bias={60: 100.0}),
         SamplingParams(**common, ignore_eos=True),
     ]
-    allowed, biased, unsaid, patient, again = llm.generate([prompts[4]] * 5, rows)
+    allowed, biased, patient, again = llm.generate([prompts[4]] * 4, rows)
     assert set(allowed.outputs[0].token_ids) <= {7, 33, 95}
     assert set(biased.outputs[0].token_ids) == {50}
-    assert unsaid.outputs[0].token_ids[0] == first
-    assert unsaid.outputs[0].token_ids[1] != second
-    assert patient.outputs[0].token_ids.index(first) == 5
-    assert (patient.outputs[0].finish_reason, patient.outputs[0].stop_reason) == ("stop", first)
+    assert patient.outputs[0].token_ids.index(60) == 5
+    assert (patient.outputs[0].finish_reason, patient.outputs[0].stop_reason) == ("stop", 60)
     assert again.outputs[0].token_ids == plain.outputs[0].token_ids
+
+
+def test_bad_words_are_never_said_and_their_parts_are(open_llm: Callable[..., LLM], prompts: list[list[int]]) -> None:
+    llm = open_llm()
+    (plain,) = llm.generate([prompts[5]], GREEDY)
+    said = plain.outputs[0].token_ids
+    first, second = next(pair for pair in pairwise(said[3:]) if min(pair) > 2)
+    word = llm.tokenizer.decode([first, second])
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, bad_words=[word])
+    (careful,) = llm.generate([prompts[5]], params)
+    assert word in plain.outputs[0].text
+    assert word not in careful.outputs[0].text
+    assert careful.outputs[0].text.startswith(plain.outputs[0].text.partition(word)[0] + word[0])
 
 
 @pytest.mark.parametrize(("quantization", "bound"), [("int8", 0.01), ("int4", 0.5)])
