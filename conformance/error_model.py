@@ -125,8 +125,9 @@ def _check_float(
     error = _errors(actual, true)
     bound = model.c_out * ulp(true, actual.dtype) + model.c_acc * length**0.5 * u_acc * _finite(size).abs()
     ratio = torch.where(error == 0, 0.0, error / bound)
-    # An equally good provider sums in another order: its roundings are as many, not the same.
-    floor = u_out**2 / 4 + length * u_acc**2 / 4
+    # An equally good provider sums in another order: its roundings are as many, not the same, and they are
+    # relative to the terms of the sum (size), which cancel to less in the result.
+    floor = u_out**2 / 4 + length * u_acc**2 / 4 * max(1.0, _worst_nmse(_finite(size).abs().expand_as(true), true))
     nmse = _worst_nmse(error, true)
     nmse_bound = model.nmse_factor * max(_worst_nmse(_errors(expected, true), true), floor)
     worst = int(ratio.argmax()) if ratio.numel() else 0

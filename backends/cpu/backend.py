@@ -10,7 +10,7 @@ import torch
 from isoinfer.backends.cpu import kv as cpu_kv
 from isoinfer.backends.cpu.linear_probe import onednn_is_faster
 from isoinfer.backends.cpu.native_library import NativeLibrary, load_native
-from isoinfer.backends.cpu.probe import HostInfo, probe_host
+from isoinfer.backends.cpu.probe import probe_host
 from isoinfer.backends.cpu.providers import ProviderTable
 from isoinfer.backends.cpu.runtime import CpuEvent, CpuStream, InlineStream, RecordedGraph, ThreadStream
 from isoinfer.backends.cpu.weights import Experts, pack_linear, reorder_onednn
@@ -119,7 +119,8 @@ class CpuBackend:
 
     def bind(self, op: OpSpec, static: Any) -> Callable[..., Any]:
         """The provider's own function. BackendError with the reasons where there is none."""
-        assert op.name in ALL_OPS and isinstance(static, op.static_type), (op.name, static)
+        assert op.name in ALL_OPS, op.name
+        assert isinstance(static, op.static_type), (op.name, static)
         bound = self._table.bind(op, static)
         if bound is not None:
             return bound

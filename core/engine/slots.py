@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SlotPool:
-    """Hands out the slots 0 .. num_slots - 1, the lowest free one first."""
+    """Hands out the slots 0 .. num_slots - 1: the one that came back last first, so that rows stay in the caches."""
 
     def __init__(self, num_slots: int) -> None:
         self._free = list(range(num_slots - 1, -1, -1))

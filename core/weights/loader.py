@@ -79,8 +79,9 @@ def load_weights(
     progress: Progress | None = None,
     ignored: tuple[str, ...] = (),
 ) -> dict[str, Weight]:
-    """Weights by rule name, each prepared by `prepare(role, tensor, quant)`; tensors have `dtype`, or float32 to be quantised.
+    """Weights by rule name, each prepared by `prepare(role, tensor, quant)`.
 
+    Tensors have `dtype`, or float32 where they are to be quantised.
     Streams: at any time only the finished weights and one rule's tensors are in memory. `progress(done,
     total)` counts rules. `ignored`: glob patterns of tensors that no rule needs.
     CheckpointError names all missing, unexpected and misshaped tensors, before anything is loaded.

@@ -14,7 +14,7 @@ from isoinfer.conformance.op_cases import run_op_cases
 
 pytestmark = pytest.mark.gate
 
-# One thread: on small shapes and busy cores, two OpenMP teams cost a hundred times what they compute.
+# One thread, since torch's own team is slow on small shapes when the cores are busy; two in a configuration of its own.
 CONFIGS = {
     "native": BackendConfig(threads=1, options={"linear": "native"}),
     "onednn": BackendConfig(threads=1, options={"linear": "onednn"}),
@@ -24,21 +24,17 @@ CONFIGS = {
     "torch-deterministic": BackendConfig(threads=1, options={"native": "off"}, deterministic=True),
     "two-threads": BackendConfig(threads=2),
 }
-NMSE = "row NMSE above the bound"
 DTYPES = (torch.float32, torch.bfloat16)
-SEEDS = {"two-threads": range(2)}
+SEEDS = {"two-threads": range(5)}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_case_runs_and_passes(name: str) -> None:
-    """Elementwise bounds hold for every seed. The row NMSE of one draw is noisy, so half of the seeds must hold it."""
+    """The elementwise and the row bounds hold for every seed."""
     backend, seeds = create_backend("cpu", CONFIGS[name]), SEEDS.get(name, range(25))
     results = [result for seed in seeds for result in run_op_cases(backend, dtypes=DTYPES, seed=seed)]
     assert {result.op for result in results} == set(ALL_OPS)
-    lines = Counter(f"{r.id} by {r.provider}: {r.reason}" for r in results if r.status != "passed")
-    noisy = {line: count for line, count in lines.items() if line.endswith(NMSE)}
-    print(*(f"{line}, {count} of {len(seeds)} seeds" for line, count in noisy.items()), sep="\n")
-    assert not [line for line, count in lines.items() if line not in noisy or count > len(seeds) / 2]
+    assert not Counter(f"{r.id} by {r.provider}: {r.reason}" for r in results if r.status != "passed")
 
 
 def test_the_kernels_are_there_where_they_can_be_built() -> None:
