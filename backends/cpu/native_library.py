@@ -53,7 +53,10 @@ def load_native(host: HostInfo, cache: Path | None = None) -> NativeLibrary:
     if platform.machine() not in ("x86_64", "AMD64"):
         return NativeLibrary(library=None, reason=f"the kernels are written for x86-64, this is {platform.machine()}")
     sources = _sources()
-    target = (cache or default_cache_dir()) / f"cpu-kernels-{_key(sources, host)}.so"
+    folder = cache or default_cache_dir()
+    if folder is None:
+        return NativeLibrary(library=None, reason="there is no home folder to keep compiled kernels in (set HOME)")
+    target = folder / f"cpu-kernels-{_key(sources, host)}.so"
     native = _open(target)
     if native.library is not None:
         return native

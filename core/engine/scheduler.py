@@ -176,7 +176,8 @@ class Scheduler:
         """Start waiting requests while slots, budget and KV for all their known tokens last."""
         while self._waiting and budget > 0 and self._slots.num_free:
             request = self._waiting[0]
-            if self._kv.blocks_for(request.num_tokens) > self._kv.pool.num_free - self._reserved():
+            # No running prompt waits for blocks here: one that is not complete has taken the whole budget.
+            if self._kv.blocks_for(request.num_tokens) > self._kv.pool.num_free:
                 return
             self._waiting.popleft()
             request.slot = self._slots.take()
@@ -187,11 +188,6 @@ class Scheduler:
             assert extended, "admission has checked the pool"
             rows.append(Row(request, count))
             budget -= count
-
-    def _reserved(self) -> int:
-        """Blocks that running prompts still need for tokens they already have."""
-        partial = (request for request in self._running if request.num_uncomputed > 1)
-        return sum(self._kv.missing(request.slot, request.num_tokens) for request in partial)
 
     def _retire(self, request: Request) -> None:
         del self._by_id[request.request_id]
