@@ -1,6 +1,6 @@
 """Compares isoinfer with other engines on the same prompts, interleaved, each in its own environment.
 
-    python benchmarks/peers.py --model MODEL.gguf --peer vllm=/path/to/python --peer llama_cpp=... [--store]
+    python benchmarks/peers.py --quantized --peer vllm=/path/to/python --peer llama_cpp=... [--store]
 
 Every engine loads once; in each repeat each runs every job in turn while the others are stopped
 (SIGSTOP), so that no spinning thread disturbs it. Medians and ratios to us are printed, with the load
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -26,7 +27,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 WORKERS = HERE / "peers"
-GGUF_ENGINES = ("isoinfer", "isoinfer_int8", "llama_cpp")
+GGUF_ENGINES = ("isoinfer", "isoinfer_int8", "isoinfer_int4", "llama_cpp")
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ def jobs(seed: int) -> list[Job]:
 
 def start(name: str, python: str, model: str, folder: str) -> Engine:
     """Load one engine and stop it until its turn."""
-    script = WORKERS / f"{name.removesuffix('_int8')}_worker.py"
+    script = WORKERS / f"{re.sub('_int[48]$', '', name)}_worker.py"
     args = [python, str(script), model if name in GGUF_ENGINES else folder]
-    args += ["int8"] if name.endswith("_int8") else []
+    args += [name[-4:]] if name.startswith("isoinfer_") else []
     process = subprocess.Popen(
         args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=WORKERS
     )
@@ -155,25 +156,35 @@ def _cpu_name() -> str:
     return platform.processor()
 
 
+def demo_model() -> str:
+    """The demo's GGUF, as the project's own script finds it."""
+    found = subprocess.run(
+        [sys.executable, HERE.parent / "scripts/demo-model"], check=True, capture_output=True, text=True
+    )
+    return found.stdout.strip()
+
+
 def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a Llama-architecture GGUF file")
+    parser.add_argument("--model", help="a Llama-architecture GGUF file (default: the demo's model)")
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help="vllm, llama_cpp, transformers"
     )
-    parser.add_argument("--int8", action="store_true", help="also run isoinfer with --quantization int8")
+    parser.add_argument("--quantized", action="store_true", help="also run isoinfer with --quantization int8 and int4")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", action="store_true", help="write benchmarks/results/peers.{json,md}")
     args = parser.parse_args()
+    model = os.path.abspath(args.model or demo_model())
     todo, engines = jobs(args.seed), []
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, str(WORKERS / "export_checkpoint.py"), args.model, folder], check=True)
-        chosen = [("isoinfer", sys.executable)] + ([("isoinfer_int8", sys.executable)] if args.int8 else [])
+        subprocess.run([sys.executable, str(WORKERS / "export_checkpoint.py"), model, folder], check=True)
+        chosen = [("isoinfer", sys.executable)]
+        chosen += [(name, sys.executable) for name in ("isoinfer_int8", "isoinfer_int4")] if args.quantized else []
         try:
             for name, python in chosen + [tuple(peer.split("=", 1)) for peer in args.peer]:
-                engines.append(start(name, python, os.path.abspath(args.model), folder))
+                engines.append(start(name, python, model, folder))
                 print(f"{name}: {engines[-1].versions} {engines[-1].notes}", flush=True)
             for repeat in range(args.repeats):
                 print(f"repeat {repeat + 1}", flush=True)

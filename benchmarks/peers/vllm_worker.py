@@ -8,6 +8,7 @@ import sys
 from worker import serve
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")  # all cores, as the others have
 
 from vllm import LLM, SamplingParams
 

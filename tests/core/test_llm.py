@@ -271,3 +271,28 @@ def test_what_was_chosen_is_described(tiny: SimpleNamespace) -> None:
     assert {"linear", "paged_attention", "rope_kv_write", "argmax"} <= ops.keys()
     assert all(row["status"] == "supported" for row in ops.values())
     llm.close()
+
+
+@pytest.mark.parametrize("where", ["hidden", "logits"])
+def test_an_interrupt_in_the_middle_of_a_step_leaves_a_working_engine(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Ctrl-C while a chat answers: the answer ends, the next one works."""
+    expected = texts(llm.generate(["abc", "xyz"], GREEDY))
+    forward, calls = llm._engine._runner._forward, []
+    original = getattr(forward, where)
+
+    def interrupted(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) in (3, 6):
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(forward, where, interrupted)
+    for job in (lambda: llm.generate("abc", GREEDY), lambda: list(llm.stream("abc", GREEDY))):
+        with pytest.raises(KeyboardInterrupt):
+            job()
+        assert llm.num_unfinished == llm._engine.num_unfinished == 0
+        assert llm._engine.scheduler.kv_usage == 0
+    assert texts(llm.generate(["abc", "xyz"], GREEDY)) == expected
+    assert not llm._engine.scheduler._in_flight
