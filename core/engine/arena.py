@@ -70,6 +70,10 @@ class InputArena:
         assert self._unsettled > 0
         self._unsettled -= 1
 
+    def abandon(self) -> None:
+        """No step is in flight any more, whether it settled or not."""
+        self._unsettled = 0
+
 
 def _input_arrays(plan: StepPlan, block_size: int) -> tuple[Int32Array, ...]:
     """Token ids, positions, KV slots, KV lengths, rows of the hidden state to sample, block tables."""

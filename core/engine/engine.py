@@ -34,7 +34,10 @@ class Engine:
         return self.scheduler.num_unfinished
 
     def step(self) -> list[TokenUpdate]:
-        """Compute one step. A step that fails ends its own requests with an error; the engine goes on."""
+        """Compute one step. A step that fails ends its own requests with an error; the engine goes on.
+
+        After any other exception, such as an interrupt, the step has not happened and the engine still works.
+        """
         plan = self.scheduler.schedule()
         if plan is None:
             return []
@@ -42,6 +45,10 @@ class Engine:
             result = self._run(plan)
         except StepError as error:
             return self.scheduler.fail(plan, str(error))
+        except BaseException:
+            self._runner.abandon()
+            self.scheduler.forget(plan)
+            raise
         return self.scheduler.settle(plan, result)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ that the host can settle the step before in between. Suffixes: T tokens, R rows,
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from isoinfer.backends.ops import GATHER_ROWS, GatherSpec
 from isoinfer.engine.arena import InputArena, StepInputs
 from isoinfer.engine.plan import SamplePlan, StepPlan, StepResult
 from isoinfer.engine.sampler import PLACES_AT_ONCE, LogprobTensors, Sampled, Sampler, to_message
+from isoinfer.errors import StepError
 from isoinfer.layers.batch import ForwardBatch
 
 if TYPE_CHECKING:
@@ -124,6 +126,14 @@ class Runner:
             logprobs=None if sampled.logprobs is None else to_message(_on_host(sampled.logprobs)),
             prompt_logprobs=None if sampled.prompt_logprobs is None else to_message(_joined(sampled.prompt_logprobs)),
         )
+
+    def abandon(self) -> None:
+        """Give up what was submitted and not settled, once the device is done with it; its errors are dropped."""
+        done = self._backend.event()
+        done.record(self._stream)
+        with suppress(StepError):
+            done.synchronize()
+        self._arena.abandon()
 
     def close(self) -> None:
         """Finish what was launched."""

@@ -139,6 +139,10 @@ class Scheduler:
             self._retire(request)
         return [TokenUpdate(request_id=r.request_id, finish_reason="error", error=message) for r in failed]
 
+    def forget(self, plan: StepPlan) -> None:
+        """A step was given up: its requests stand where they stood, and the same tokens are scheduled again."""
+        self._in_flight.pop(plan.step_id, None)
+
     # inside
 
     def _is_current(self, request: Request, plan: StepPlan, index: int) -> bool:

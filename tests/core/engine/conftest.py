@@ -73,6 +73,7 @@ class FakeRunner:
         self.fail_at = frozenset(fail_at)
         self.plans: list[StepPlan] = []
         self.closed = False
+        self.num_abandoned = 0
 
     def submit(self, plan: StepPlan) -> Handle:
         plan = wire.decode(wire.encode(plan), TYPES)
@@ -125,6 +126,9 @@ class FakeRunner:
         ):
             assert index - first_R[row] + plan.start_R[row] + 1 == position
             yield handle.histories[row][:position], int(target)
+
+    def abandon(self) -> None:
+        self.num_abandoned += 1
 
     def close(self) -> None:
         self.closed = True

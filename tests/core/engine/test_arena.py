@@ -93,6 +93,14 @@ def test_a_staging_buffer_in_use_is_never_written(backend: Any, depth: int) -> N
     arena.load(make_plan(), 4, stream)
 
 
+def test_after_steps_were_abandoned_all_buffers_are_free(backend: Any) -> None:
+    stream, arena = backend.stream(), make_arena(backend, 2)
+    for _ in range(2):
+        arena.load(make_plan(), 4, stream)
+        arena.load(make_plan(), 4, stream)
+        arena.abandon()
+
+
 def test_settling_more_than_was_loaded_is_a_programmer_error(backend: Any) -> None:
     with pytest.raises(AssertionError):
         make_arena(backend).settled()

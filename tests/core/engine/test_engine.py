@@ -66,6 +66,27 @@ def test_what_is_no_step_error_is_not_swallowed(fake: SimpleNamespace, monkeypat
     monkeypatch.setattr(core.runner, "settle", lambda handle: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         core.step()
+    assert core.runner.num_abandoned == 1
+
+
+@pytest.mark.parametrize("name", ["submit", "sample", "settle"])
+def test_a_step_that_is_interrupted_has_not_happened(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    core = fake.make_core(max_num_batched_tokens=4)
+    for index in range(3):
+        core.add(f"r{index}", [index, 5, 6], max_tokens=5, num_prompt_logprobs=0)
+    for _ in range(3):
+        core.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(core.runner, name, lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                core.step()
+    core.run()
+    for index in range(3):
+        expected = fake.answer([index, 5, 6], CoreSampling(max_tokens=5, seed=0), 64)[0]
+        assert (core.tokens(f"r{index}"), core.reason(f"r{index}")) == (expected, "length")
+    core.assert_idle()
 
 
 def test_close_reaches_the_runner(fake: SimpleNamespace) -> None:
