@@ -85,6 +85,11 @@ def test_a_cache_that_cannot_be_written_is_a_reason(host: HostInfo, tmp_path: Pa
     assert "failed" in native.reason
 
 
+def test_a_user_without_a_home_gets_a_reason(host: HostInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_library, "default_cache_dir", lambda: None)
+    assert "no home folder" in load_native(host).reason
+
+
 def test_another_machine_gets_a_reason(host: HostInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert load_native(host, tmp_path).reason == "the kernels are written for x86-64, this is aarch64"

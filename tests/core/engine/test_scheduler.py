@@ -205,6 +205,19 @@ def test_the_latest_arrival_is_preempted_and_the_oldest_never(fake: SimpleNamesp
     assert highest[2] > 0
 
 
+def test_a_preempted_request_comes_back_before_those_that_never_ran(fake: SimpleNamespace) -> None:
+    core = fake.make_core(num_blocks=1 + 7, block_size=4, max_num_seqs=3)
+    for index in range(5):
+        core.add(f"r{index}", [index] * 4, max_tokens=16)
+    core.run()
+    assert core.scheduler.stats.num_preemptions > 0
+    begun = {n: plan.step_id for plan in core.runner.plans[::-1] for n in plan.request_R.tolist()}
+    restarted = {n for plan in core.runner.plans for n, e in zip(plan.request_R, plan.epoch_R, strict=True) if e}
+    for number in restarted:
+        back = max(plan.step_id for plan in core.runner.plans for n in plan.request_R[plan.start_R == 0] if n == number)
+        assert all(begun[n] >= back for n in range(number + 1, 5) if begun[n] > begun[number])
+
+
 def test_a_long_prompt_is_cut_to_the_budget_while_decodes_go_on(fake: SimpleNamespace) -> None:
     core = fake.make_core(max_num_batched_tokens=8)
     core.add("short", [1, 2], max_tokens=12)
