@@ -201,6 +201,7 @@ class CpuBackend:
         native = load_native(self._host)
         if native.library is not None:
             native.set_threads(self._threads)
+            native.keep_memory()
         return native
 
     def _capabilities(self, dtype: str) -> Capabilities:

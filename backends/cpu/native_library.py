@@ -46,6 +46,10 @@ class NativeLibrary:
         """Size of the kernels' team, the calling thread included. One team a process: the last call counts."""
         self.function("set_threads", ctypes.c_long)(threads)
 
+    def keep_memory(self) -> None:
+        """Let the allocator keep what is freed, for this process."""
+        self.function("keep_memory")()
+
 
 def load_native(host: HostInfo, cache: Path | None = None) -> NativeLibrary:
     """Compile where needed and load. Never raises for a missing or failing compiler."""

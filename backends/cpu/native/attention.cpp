@@ -128,7 +128,23 @@ template <typename T>
 static inline void values_of(const float* p, const T* v, int n, int D, int rows, float* o) {
   int m = 0;
   for (; m + 4 <= rows; m += 4) block_values<T, 4>(p + m * TILE, TILE, v, n, D, o + m * D);
-  for (; m < rows; m++) block_values<T, 1>(p + m * TILE, TILE, v, n, D, o + m * D);
+  const int left = rows - m;
+  if (left == 3) block_values<T, 3>(p + m * TILE, TILE, v, n, D, o + m * D);
+  if (left == 2) block_values<T, 2>(p + m * TILE, TILE, v, n, D, o + m * D);
+  if (left == 1) block_values<T, 1>(p + m * TILE, TILE, v, n, D, o + m * D);
+}
+
+// Pages lie anywhere in memory, which no hardware prefetcher guesses: fetch the tile that comes next.
+template <typename T>
+static inline void prefetch_tile(const Problem& P, const T* kc, const T* vc, int r, int kh, int t0, int key_hi) {
+  const int32_t* table = P.table + r * P.table_stride;
+  for (int t = t0; t < t0 + TILE && t < key_hi; t += BS) {
+    const long page = ((long)table[t / BS] * P.K + kh) * P.D * BS;
+    for (long line = 0; line < P.D * BS * (long)sizeof(T); line += 64) {
+      _mm_prefetch((const char*)(kc + page) + line, _MM_HINT_T1);
+      _mm_prefetch((const char*)(vc + page) + line, _MM_HINT_T1);
+    }
+  }
 }
 
 // Work item: rows [first, first + rows) of the flattened (query, head in group) pairs of request r, KV head kh.
@@ -155,6 +171,7 @@ static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* ou
   const int32_t* table = P.table + r * P.table_stride;
   for (int t0 = key_lo / TILE * TILE; t0 < key_hi; t0 += TILE) {
     const int n = key_hi - t0 < TILE ? key_hi - t0 : TILE, blocks = (n + BS - 1) / BS;
+    prefetch_tile<T>(P, kc, vc, r, kh, t0 + TILE, key_hi);
     const int skip = key_lo > t0 ? (key_lo - t0) / BS : 0;  // blocks wholly before every window may be gone
     for (int j = skip; j < blocks; j++)
       scores_of<T>(qt, kc + ((long)table[t0 / BS + j] * P.K + kh) * D * BS, D, rows, s + j * BS);
@@ -185,6 +202,7 @@ static void paged_attention(const Problem& P, const T* q, const T* kc, const T* 
   const Item* list = items.data();
   parallel_for((long)items.size(), true, [&P, q, kc, vc, out, list, bytes, G](long i) {
     const Item& item = list[i];
+
     const int left = P.q_len[item.row] * G - item.first;
     attend<T>(P, q, kc, vc, out, item.row, item.head, item.first, left < MT ? left : MT, scratch(bytes));
   });

@@ -1,6 +1,7 @@
 // Norms, activations and greedy sampling, and the list of what this build can do.
 #include "pool.h"
 #include "vec.h"
+#include <malloc.h>
 
 template <typename T>
 static void rms_norm(const T* x, long xs, T* residual, long rs, const T* w, T* out, long os, int rows, int H, float eps) {
@@ -91,6 +92,15 @@ void iso_argmax(const float* x, long stride, int32_t* out, long R, long V) {
 
 // Threads of the team, this one included.
 void iso_set_threads(long threads) { Pool::get().resize((int)threads); }
+
+// Keep freed memory: a step's activations are megabytes, and giving them back to the system after every op
+// means faulting in fresh pages for the next one.
+void iso_keep_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+}
 
 // bit 0: bf16 kernels are in this build
 long iso_features() {
