@@ -27,7 +27,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 WORKERS = HERE / "peers"
-GGUF_ENGINES = ("isoinfer", "isoinfer_int8", "isoinfer_int4", "llama_cpp")
+STATIC_BATCHES = ("transformers",)  # pad every request to the longest: not run on the job of mixed lengths
+GGUF_ENGINES = ("isoinfer", "isoinfer_int4", "llama_cpp")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Job:
     name: str
     prompts: list[list[int]]
     max_tokens: list[int]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether requests differ in length."""
+        return len(set(self.max_tokens)) > 1
 
 
 @dataclass
@@ -81,7 +87,7 @@ def jobs(seed: int) -> list[Job]:
 
 def start(name: str, python: str, model: str, folder: str) -> Engine:
     """Load one engine and stop it until its turn."""
-    script = WORKERS / f"{re.sub('_int[48]$', '', name)}_worker.py"
+    script = WORKERS / f"{re.sub('_int4$', '', name)}_worker.py"
     args = [python, str(script), model if name in GGUF_ENGINES else folder]
     args += [name[-4:]] if name.startswith("isoinfer_") else []
     process = subprocess.Popen(
@@ -115,7 +121,7 @@ def table(engines: list[Engine], todo: list[Job]) -> str:
     lines = ["| job | engine | output tokens/s (median) | min - max | isoinfer / engine |", "|---|---|---|---|---|"]
     for job in todo:
         reference = statistics.median(ours.rates[job.name])
-        for engine in engines:
+        for engine in (e for e in engines if job.name in e.rates):
             rates = engine.rates[job.name]
             median = statistics.median(rates)
             ratio = f"{reference / median:.2f}"
@@ -125,14 +131,14 @@ def table(engines: list[Engine], todo: list[Job]) -> str:
     return "\n".join(lines)
 
 
-def store(engines: list[Engine], todo: list[Job], text: str, repeats: int) -> None:
+def store(engines: list[Engine], todo: list[Job], text: str) -> None:
     """Write the results with versions and machine."""
     machine = {"cpu": _cpu_name(), "cores": os.cpu_count(), "python": platform.python_version()}
     record = {
         "date": time.strftime("%Y-%m-%d"),
         "executed_on": "device",
         "machine": machine,
-        "repeats": repeats,
+        "repeats": {job.name: len(engines[0].rates[job.name]) for job in todo},
         "engines": {
             e.name: {"versions": e.versions, "notes": e.notes, "tokens_per_second": e.rates, "load": e.load_before}
             for e in engines
@@ -144,7 +150,7 @@ def store(engines: list[Engine], todo: list[Job], text: str, repeats: int) -> No
     versions = "\n".join(
         f"- {e.name}: {', '.join(f'{k} {v}' for k, v in e.versions.items())}; {e.notes}" for e in engines
     )
-    head = f"# Peers, {record['date']}\n\nSmolLM2-135M-Instruct, greedy, end tokens ignored; median of {repeats}, "
+    head = f"# Peers, {record['date']}\n\nSmolLM2-135M-Instruct, greedy, end tokens ignored; medians, "
     head += f"interleaved, on the same machine ({machine['cpu']}, {machine['cores']} cores). executed_on: device\n\n"
     (results / "peers.md").write_text(f"{head}{text}\n\n{versions}\n")
 
@@ -171,8 +177,9 @@ def main() -> None:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help="vllm, llama_cpp, transformers"
     )
-    parser.add_argument("--quantized", action="store_true", help="also run isoinfer with --quantization int8 and int4")
+    parser.add_argument("--quantized", action="store_true", help="also run isoinfer with --quantization int4")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--mixed-repeats", type=int, default=3, help="repeats of the job of mixed lengths")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", action="store_true", help="write benchmarks/results/peers.{json,md}")
     args = parser.parse_args()
@@ -181,7 +188,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, str(WORKERS / "export_checkpoint.py"), model, folder], check=True)
         chosen = [("isoinfer", sys.executable)]
-        chosen += [(name, sys.executable) for name in ("isoinfer_int8", "isoinfer_int4")] if args.quantized else []
+        chosen += [("isoinfer_int4", sys.executable)] if args.quantized else []
         try:
             for name, python in chosen + [tuple(peer.split("=", 1)) for peer in args.peer]:
                 engines.append(start(name, python, model, folder))
@@ -189,8 +196,11 @@ def main() -> None:
             for repeat in range(args.repeats):
                 print(f"repeat {repeat + 1}", flush=True)
                 for job in todo:
+                    if job.mixed and repeat >= args.mixed_repeats:
+                        continue
                     for engine in engines:
-                        measure(engine, job)
+                        if not (job.mixed and engine.name in STATIC_BATCHES):
+                            measure(engine, job)
         finally:
             for engine in engines:
                 engine.signal(signal.SIGCONT)
@@ -198,7 +208,7 @@ def main() -> None:
     text = table(engines, todo)
     print(text)
     if args.store:
-        store(engines, todo, text, args.repeats)
+        store(engines, todo, text)
 
 
 if __name__ == "__main__":

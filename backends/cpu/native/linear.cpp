@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #define PANEL 32
+#define L2_BYTES (640 * 1024)  // of a 1 MiB L2; a larger one loses nothing much
 #define GROUP 32  // inputs that share a scale in int4
 
 template <typename TO>
@@ -60,14 +61,19 @@ static inline __m512bh widen_int8(const int8_t* p) {  // exact: bf16 holds every
 static inline __m512bh panel_load(const bf16* p) { return (__m512bh)_mm512_loadu_si512(p); }
 static inline __m512bh panel_load(const int8_t* p) { return widen_int8(p); }
 
+// `next`: a panel to fetch meanwhile, or null.
 template <int MR, typename TW, typename TO>
 static inline void tile_bf16(const bf16* x, long ldx, const TW* w, int K, TO* out, long ldo, const float* bias,
-                             const float* scale, int cols) {
+                             const float* scale, int cols, const TW* next) {
   __m512 acc[MR][2];
 #pragma GCC unroll 16
   for (int m = 0; m < MR; m++) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
   for (int k = 0; k < K; k += 2) {
     __m512bh b0 = panel_load(w + k * PANEL), b1 = panel_load(w + k * PANEL + 32);
+    if (next) {
+      _mm_prefetch((const char*)(next + k * PANEL), _MM_HINT_T1);
+      _mm_prefetch((const char*)(next + k * PANEL + 32), _MM_HINT_T1);
+    }
 #pragma GCC unroll 16
     for (int m = 0; m < MR; m++) {
       __m512bh a = bcast_pair(x + m * ldx + k);
@@ -119,13 +125,13 @@ static inline void tile_bf16_wide(const bf16* x, long ldx, const TW* w0, const T
 
 template <typename TW, typename TO>
 static void panel_rows_bf16(const bf16* x, long ldx, const TW* w, int M, int K, TO* out, long ldo, const float* bias,
-                            const float* scale, int cols) {
+                            const float* scale, int cols, const TW* next) {
   // Tiles of equal height: 32 rows run as 11 + 11 + 10, since a low last tile would waste its loads.
   const int tiles = (M + 13) / 14, low = M / tiles, higher = M % tiles;
   for (int t = 0, m = 0; t < tiles; t++) {
     const int rows = low + (t < higher);
 #define TILE(R) \
-  case R: tile_bf16<R, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols); break;
+  case R: tile_bf16<R, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols, t + 1 == tiles ? next : nullptr); break;
     switch (rows) {
       TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14)
     }
@@ -154,7 +160,7 @@ static void linear_bf16(const bf16* x, long ldx, const TW* w, const float* bias,
       const float* s = scale ? scale + n : nullptr;
       const TW* w0 = w + p * size;
       if (p + 1 == panels) {
-        panel_rows_bf16<TW, TO>(x, ldx, w0, M, K, out + n, ldo, b, s, N - n);
+        panel_rows_bf16<TW, TO>(x, ldx, w0, M, K, out + n, ldo, b, s, N - n, nullptr);
         return;
       }
       const int cols1 = N - n - PANEL < PANEL ? N - n - PANEL : PANEL;
@@ -165,7 +171,8 @@ static void linear_bf16(const bf16* x, long ldx, const TW* w, const float* bias,
     });
     return;
   }
-  const int chunk = 14 * 12;  // rows of x that stay in L2 beside one panel
+  // Rows of x that stay in a core's L2 while the panels stream by: the more, the less often W is read again.
+  const int fits = L2_BYTES / (2 * K) / 14 * 14, chunk = fits < 14 ? 14 : fits, ahead = Pool::get().size();
   parallel_for((long)(M + chunk - 1) / chunk * panels, true, [=](long i) {
     const int m0 = (int)(i / panels) * chunk, p = (int)(i % panels), rows = M - m0 < chunk ? M - m0 : chunk;
     const int n = p * PANEL, cols = N - n < PANEL ? N - n : PANEL;
@@ -176,9 +183,10 @@ static void linear_bf16(const bf16* x, long ldx, const TW* w, const float* bias,
     if constexpr (sizeof(TW) == 1) {
       bf16* wide = (bf16*)scratch(size * 2);
       widen_panel((const int8_t*)(w + p * size), wide, size);
-      panel_rows_bf16<bf16, TO>(xr, ldx, wide, rows, K, o, ldo, b, s, cols);
+      panel_rows_bf16<bf16, TO>(xr, ldx, wide, rows, K, o, ldo, b, s, cols, nullptr);
     } else {
-      panel_rows_bf16<TW, TO>(xr, ldx, w + p * size, rows, K, o, ldo, b, s, cols);
+      const TW* next = p + ahead < panels && rows <= 64 ? w + (p + ahead) * size : nullptr;  // most likely ours
+      panel_rows_bf16<TW, TO>(xr, ldx, w + p * size, rows, K, o, ldo, b, s, cols, next);
     }
   });
 }

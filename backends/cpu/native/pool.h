@@ -22,6 +22,8 @@ class Pool {
     for (; started_ < threads - 1; started_++) std::thread(&Pool::work, this, started_).detach();
   }
 
+  int size() const { return limit_.load(std::memory_order_relaxed) + 1; }
+
   // f(i) for 0 <= i < n, in any order, on this thread and those workers that come in time.
   template <typename F> void run(long n, F&& f) {
     if (n <= 1 || limit_.load(std::memory_order_relaxed) == 0 || !busy_.try_lock()) {
