@@ -138,8 +138,10 @@ def test_a_real_interrupt_and_a_real_kill_are_resumed(batch, write_lines, tmp_pa
     """Ctrl-C, then SIGKILL, then a run to the end: every line once, in order."""
     source = write_lines(*(_line(str(i), "abc", max_tokens=200, ignore_eos=True) for i in range(40)))
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, "-c", "import sys; from isoinfer.cli.app import main; sys.exit(main())", "batch"]
-    command += [*engine_args, "--max-num-seqs", "1", "-i", str(source), "-o", str(out)]
+    # A shell's background job, such as a CI step may be, starts with SIGINT ignored, and its children inherit that.
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from isoinfer.cli.app import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "batch", *engine_args, "--max-num-seqs", "1", "-i", str(source), "-o", str(out)]
     for stop, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         before = _num_lines(out)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
