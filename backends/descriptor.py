@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BACKEND_API = (0, 1)
+BACKEND_API = (0, 2)
 """Version of the seam. Minor n is raised by each change until the surface is complete (then (1, 0))."""
 
 
@@ -57,11 +57,13 @@ class BackendConfig:
 
     `dtype` is "auto", "float32", "bfloat16" or "float16". `fallback` is what happens where a
     backend has no provider for an op: "fail", "composed" (the op's decomposition on the same
-    device) or "reference" (through the host, counted).
+    device) or "reference" (through the host, counted). `assume` names a chip that is not there: such a
+    backend only answers what it would do (`explain`); one that has nothing to assume refuses.
     """
 
     dtype: str = "auto"
     deterministic: bool = False
     fallback: str = "composed"
     threads: int | None = None
+    assume: str | None = None
     options: dict[str, str] = field(default_factory=dict)

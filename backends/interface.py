@@ -165,7 +165,14 @@ class KVCache(Protocol):
 
 
 class AttentionPlan(Protocol):
-    """What a backend worked out for an AttentionBatch: host lists or device tensors, masks, workspace."""
+    """What a backend worked out for an AttentionBatch: host lists or device tensors, masks, workspace.
+
+    `host_params`: what attention reads from the host, by name. A graph is captured with these names and
+    replayed with the next plan's values; empty where everything is read from device tensors.
+    """
+
+    @property
+    def host_params(self) -> dict[str, Any]: ...
 
 
 class Executable(Protocol):
@@ -236,7 +243,8 @@ class Backend(Protocol):
         """These blocks are truly free now; a debug backend poisons them."""
 
     # attention
-    def plan_attention(self, batch: AttentionBatch) -> AttentionPlan: ...
+    def plan_attention(self, batch: AttentionBatch, stream: Stream) -> AttentionPlan:
+        """Work out a batch, once for all layers. What it copies to the device goes through `stream`."""
 
     # whole model
     def bind_model(self, spec: ModelSpec) -> Executable | None:

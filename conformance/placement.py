@@ -47,7 +47,7 @@ def _place(
         return _layer(cache, arg)
     if isinstance(arg, AttentionBatch):
         length_R, table_RB = (_to_device(backend, stream, t) for t in (arg.kv_len_device_R, arg.block_table_RB))
-        return backend.plan_attention(replace(arg, kv_len_device_R=length_R, block_table_RB=table_RB))
+        return backend.plan_attention(replace(arg, kv_len_device_R=length_R, block_table_RB=table_RB), stream)
     if isinstance(arg, Int8Weight | Int4Weight):
         return backend.prepare_weight(_role(sample, op), arg.dense(torch.float32), sample.static.quant)
     if isinstance(arg, DenseWeight):

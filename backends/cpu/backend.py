@@ -11,7 +11,7 @@ from isoinfer.backends.cpu import kv as cpu_kv
 from isoinfer.backends.cpu.linear_probe import onednn_is_faster
 from isoinfer.backends.cpu.native_library import NativeLibrary, load_native
 from isoinfer.backends.cpu.probe import probe_host
-from isoinfer.backends.cpu.providers import ProviderTable
+from isoinfer.backends.cpu.providers import CpuProviders
 from isoinfer.backends.cpu.runtime import CpuEvent, CpuStream, InlineStream, RecordedGraph, ThreadStream
 from isoinfer.backends.cpu.weights import Experts, pack_linear, reorder_onednn
 from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
@@ -28,7 +28,8 @@ from isoinfer.backends.interface import (
     Stream,
     Support,
 )
-from isoinfer.backends.ops import ALL_OPS, DenseWeight, OpSpec, dtype_name, quantize_int4, quantize_int8
+from isoinfer.backends.ops import DenseWeight, OpSpec, dtype_name, quantize_int4, quantize_int8
+from isoinfer.backends.provider import ProviderTable
 from isoinfer.errors import BackendError
 
 OPTIONS = {"stream": ("inline", "thread"), "native": ("on", "off"), "linear": ("probe", "native", "onednn")}
@@ -46,12 +47,14 @@ class CpuBackend:
         self._host = probe_host()
         self._options = _resolve_options(config.options)
         self._deterministic = config.deterministic
-        self._fallback = config.fallback
         self._threads = self._resolve_threads(config.threads)
         self._native = self._load_native()
         self.capabilities = self._capabilities(config.dtype)
         self._use_onednn = self._choose_onednn(self.capabilities.default_dtype)
-        self._table = ProviderTable(self._native, deterministic=config.deterministic, use_onednn=self._use_onednn)
+        self._providers = CpuProviders(
+            self._native, deterministic=config.deterministic, use_onednn=self._use_onednn, bind=self.bind
+        )
+        self._table = ProviderTable(self.name, self._providers.find, fallback=config.fallback)
         self._torch_threads = self._threads if self._use_onednn else 1  # never two teams on the same cores
         torch.set_num_threads(self._torch_threads)
 
@@ -104,14 +107,7 @@ class CpuBackend:
 
     def support(self, op: OpSpec, static: Any) -> Support:
         """The first provider that accepts, else the fallback's answer with every refusal as the reason."""
-        answers = self._table.supports(op, static)
-        accepted = next((answer for answer in answers if answer.status == "supported"), None)
-        if accepted:
-            return accepted
-        reasons = "; ".join(f"{answer.provider}: {answer.reason}" for answer in answers) or "no provider"
-        if op.decomposition is not None and self._fallback != "fail":
-            return Support(status="supported", provider="composed", reason=reasons)
-        return Support(status="unsupported", provider="none", reason=reasons)
+        return self._table.support(op, static)
 
     def supports(self, op: OpSpec, static: Any) -> list[Support]:
         """Every provider's answer, in order, for `explain`."""
@@ -119,16 +115,7 @@ class CpuBackend:
 
     def bind(self, op: OpSpec, static: Any) -> Callable[..., Any]:
         """The provider's own function. BackendError with the reasons where there is none."""
-        assert op.name in ALL_OPS, op.name
-        assert isinstance(static, op.static_type), (op.name, static)
-        bound = self._table.bind(op, static)
-        if bound is not None:
-            return bound
-        support = self.support(op, static)
-        if support.status != "supported":
-            raise BackendError(f"cpu cannot serve {op.name} with {static}: {support.reason}")
-        assert op.decomposition is not None
-        return op.decomposition(self.bind, static)
+        return self._table.bind(op, static)
 
     def prepare_weight(self, role: str, tensor: torch.Tensor, quant: str | None) -> Any:
         """Pack a checkpoint tensor for the provider that will use it. Vectors stay tensors."""
@@ -141,7 +128,7 @@ class CpuBackend:
         assert role in ("linear", "head", "router"), role
         dtype = dtype_name(tensor.dtype) if quant is None else self.capabilities.default_dtype
         widened = role != "linear" and dtype != "float32"
-        if not self._table.linear_refusal(tensor.shape[1], dtype, quant, widened):
+        if not self._providers.linear_refusal(tensor.shape[1], dtype, quant, widened):
             return pack_linear(tensor, quant)
         if quant is not None:
             return quantize_int8(tensor) if quant == "int8" else quantize_int4(tensor)
@@ -177,7 +164,7 @@ class CpuBackend:
     def discard_blocks(self, kv: KVCache, ids_B: Int32Array) -> None:
         """Nothing to do: contents of free blocks are never read."""
 
-    def plan_attention(self, batch: AttentionBatch) -> cpu_kv.CpuAttentionPlan:
+    def plan_attention(self, batch: AttentionBatch, stream: Stream) -> cpu_kv.CpuAttentionPlan:
         """Pointers for the kernels."""
         return cpu_kv.plan(batch)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -70,6 +71,11 @@ class CpuAttentionPlan:
     def num_rows(self) -> int:
         """Rows of the step."""
         return self.q_len_R.numel()
+
+    @property
+    def host_params(self) -> dict[str, Any]:
+        """The kernels read everything from tensors."""
+        return {}
 
 
 def layout(specs: Sequence[KVSpec]) -> KVLayout:

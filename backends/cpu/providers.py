@@ -1,20 +1,17 @@
 """Which provider serves an op on the CPU, in order: our kernels, torch with the CPU's shapes, the reference.
 
-A provider accepts or refuses a static spec with a reason. `explain` shows these answers; `bind` takes
-the first that accepts.
+`CpuProviders.find` lists them for the table that answers for the backend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from isoinfer.backends.cpu import native_ops, torch_ops
 from isoinfer.backends.cpu.kv import BLOCK_SIZE
 from isoinfer.backends.cpu.native_library import NativeLibrary
-from isoinfer.backends.interface import Support
 from isoinfer.backends.ops import (
     INT4_GROUP,
     LINEAR,
@@ -27,42 +24,29 @@ from isoinfer.backends.ops import (
     SwigluClippedSpec,
     bind_reference,
 )
+from isoinfer.backends.provider import Function, Provider
 
-Function = Callable[..., Any]
 DTYPES = ("float32", "bfloat16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
-    """One way to serve one op. `refuse` gives the reason why not, or "" to accept."""
+class CpuProviders:
+    """The providers of every op, for one CPU backend. `bind` binds the parts of an op that is made of others."""
 
-    name: str
-    refuse: Callable[[Any], str]
-    make: Callable[[Any], Function]
-    batch_invariant: bool = True
-
-
-class ProviderTable:
-    """The providers of every op, for one CPU backend."""
-
-    def __init__(self, native: NativeLibrary, *, deterministic: bool, use_onednn: bool) -> None:
-        self._native = native
+    def __init__(
+        self,
+        native: NativeLibrary,
+        *,
+        deterministic: bool,
+        use_onednn: bool,
+        bind: Callable[[OpSpec, Any], Function],
+    ) -> None:
+        self._native, self._bind = native, bind
         self._deterministic = deterministic
         self._use_onednn = use_onednn
         self._specific = {**self._kernel_makers(), **self._torch_makers()}
 
-    def supports(self, op: OpSpec, static: Any) -> list[Support]:
-        """The answer of every provider of `op`, in order."""
-        return [_answer(provider, static) for provider in self._providers(op)]
-
-    def bind(self, op: OpSpec, static: Any) -> Function | None:
-        """The function of the first provider that accepts, or None."""
-        for provider in self._providers(op):
-            if not provider.refuse(static):
-                return provider.make(static)
-        return None
-
-    def _providers(self, op: OpSpec) -> list[Provider]:
+    def find(self, op: OpSpec) -> list[Provider]:
+        """The providers of `op`, in order."""
         found = [self._specific[key] for key in ((op.name, "native"), (op.name, "torch")) if key in self._specific]
         if op.name not in CPU_SHAPED:
             found.append(Provider(name="torch", refuse=_bad_dtype, make=partial(bind_reference, op)))
@@ -114,13 +98,14 @@ class ProviderTable:
         up = self._expert_linear(spec, spec.hidden_size, 2 * spec.intermediate_size)
         down = self._expert_linear(spec, spec.intermediate_size, spec.hidden_size)
         if spec.activation == "silu_mul":
-            activation = self.bind(SILU_MUL, ActivationSpec(intermediate_size=spec.intermediate_size, dtype=spec.dtype))
+            activation = self._bind(
+                SILU_MUL, ActivationSpec(intermediate_size=spec.intermediate_size, dtype=spec.dtype)
+            )
         else:
             clipped = SwigluClippedSpec(
                 intermediate_size=spec.intermediate_size, alpha=spec.alpha, limit=spec.limit, dtype=spec.dtype
             )
-            activation = self.bind(SWIGLU_CLIPPED, clipped)
-        assert activation is not None
+            activation = self._bind(SWIGLU_CLIPPED, clipped)
         return torch_ops.make_moe_experts(spec, up, activation, down)
 
     def _expert_linear(self, spec: Any, inputs: int, outputs: int) -> Function:
@@ -132,9 +117,7 @@ class ProviderTable:
             dtype=spec.dtype,
             out_dtype=spec.dtype,
         )
-        bound = self.bind(LINEAR, linear)
-        assert bound is not None
-        return bound
+        return self._bind(LINEAR, linear)
 
     def _refuse_native(self, refuse: Callable[[Any], str], spec: Any) -> str:
         if self._native.library is None:
@@ -170,16 +153,6 @@ class ProviderTable:
 
 CPU_SHAPED = frozenset({"linear", "embedding", "kv_write", "rope_kv_write", "paged_attention", "moe_experts"})
 """Ops whose arguments have the CPU's own shapes, so that the reference cannot serve them."""
-
-
-def _answer(provider: Provider, static: Any) -> Support:
-    reason = provider.refuse(static)
-    return Support(
-        status="unsupported" if reason else "supported",
-        provider=provider.name,
-        reason=reason,
-        batch_invariant=provider.batch_invariant,
-    )
 
 
 def _accept(spec: Any) -> str:

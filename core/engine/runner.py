@@ -92,7 +92,7 @@ class Runner:
             token_ids_T=inputs.token_ids_T,
             positions_T=inputs.positions_T,
             slots_T=inputs.slots_T,
-            plan=self._backend.plan_attention(attention),
+            plan=self._backend.plan_attention(attention, self._stream),
             num_tokens=plan.num_tokens,
         )
         handle = StepHandle(plan=plan, done=self._backend.event())

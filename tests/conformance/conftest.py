@@ -84,7 +84,7 @@ class HostBackend:
         kv.layer(layer).k_BSKD[ids] = k_BSKD
         kv.layer(layer).v_BSKD[ids] = v_BSKD
 
-    def plan_attention(self, batch: Any) -> Any:
+    def plan_attention(self, batch: Any, stream: Any) -> Any:
         return batch
 
 

@@ -163,6 +163,6 @@ class ToyBackend:
 
     # attention
 
-    def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
+    def plan_attention(self, batch: AttentionBatch, stream: Stream) -> AttentionPlan:
         """The inner backend's plan, since its attention reads it."""
-        return self._inner.plan_attention(batch)
+        return self._inner.plan_attention(batch, stream)

@@ -96,7 +96,8 @@ def test_a_plan_has_row_offsets_and_contiguous_tables(open_backend: Any) -> None
         block_table_RB=torch.arange(12, dtype=torch.int32).view(3, 4)[:, :3],
         block_size=16,
     )
-    plan = open_backend().plan_attention(batch)
+    backend = open_backend()
+    plan = backend.plan_attention(batch, backend.stream())
     assert plan.num_rows == 3
     assert plan.q_start_R.tolist() == [0, 3, 4]
     assert plan.q_len_R.tolist() == [3, 1, 4]

@@ -107,7 +107,8 @@ class Attention:
                 kv_len_device_R=torch.from_numpy(ends.copy()),
                 block_table_RB=self.table_RB.repeat(len(chunks), 1),
                 block_size=16,
-            )
+            ),
+            self.backend.stream(),
         )
         q = torch.cat([self.q_TND[first:end] for first, end in chunks])
         out = torch.full_like(q, torch.nan)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isoinfer.backends.cpu.native_library import NativeLibrary
-from isoinfer.backends.cpu.providers import CPU_SHAPED, ProviderTable
+from isoinfer.backends.cpu.providers import CPU_SHAPED, CpuProviders
 from isoinfer.backends.ops import (
     ALL_OPS,
     LINEAR,
@@ -21,6 +21,7 @@ from isoinfer.backends.ops import (
     RopeSpec,
 )
 from isoinfer.backends.ops.logprobs import LOGPROBS, LogprobsSpec
+from isoinfer.backends.provider import ProviderTable
 from isoinfer.errors import BackendError
 
 
@@ -53,7 +54,17 @@ class Kernels:
 
 def table(*, bfloat16: bool = True, use_onednn: bool = False, deterministic: bool = False) -> ProviderTable:
     native = NativeLibrary(library=Kernels(), reason="", bfloat16=bfloat16)
-    return ProviderTable(native, deterministic=deterministic, use_onednn=use_onednn)
+    return table_of(native, deterministic=deterministic, use_onednn=use_onednn)
+
+
+def table_of(native: NativeLibrary, **choices: bool) -> ProviderTable:
+    """The table that a CPU backend with `native` answers from."""
+
+    def bind(op: Any, static: Any) -> Any:
+        return providers.bind(op, static)
+
+    providers = ProviderTable("cpu", CpuProviders(native, bind=bind, **choices).find, fallback="fail")
+    return providers
 
 
 def answers(providers: ProviderTable, op: Any, static: Any) -> dict[str, str]:
@@ -61,7 +72,7 @@ def answers(providers: ProviderTable, op: Any, static: Any) -> dict[str, str]:
 
 
 def test_without_kernels_torch_serves_and_the_reason_is_passed_on() -> None:
-    none = ProviderTable(NativeLibrary(library=None, reason="no compiler"), deterministic=False, use_onednn=True)
+    none = table_of(NativeLibrary(library=None, reason="no compiler"), deterministic=False, use_onednn=True)
     static = NormSpec(hidden_size=8, eps=1e-5, dtype="float32")
     assert answers(none, RMS_NORM, static) == {"native": "no compiler", "torch": ""}
     assert none.bind(RMS_NORM, static) is not None

@@ -141,7 +141,19 @@ def test_a_real_interrupt_and_a_real_kill_are_resumed(batch, write_lines, tmp_pa
     # A shell's background job, such as a CI step may be, starts with SIGINT ignored, and its children inherit that.
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     code += "from isoinfer.cli.app import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "batch", *engine_args, "--max-num-seqs", "1", "-i", str(source), "-o", str(out)]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "batch",
+        *engine_args,
+        "--max-num-seqs",
+        "1",
+        "-i",
+        str(source),
+        "-o",
+        str(out),
+    ]
     for stop, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         before = _num_lines(out)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -18,7 +18,7 @@ import transformers
 
 from isoinfer.backends.cpu import plugin
 from isoinfer.backends.descriptor import BackendConfig
-from isoinfer.backends.interface import AttentionBatch, KVSpec
+from isoinfer.backends.interface import AttentionBatch, AttentionPlan, KVSpec
 from isoinfer.backends.ops.kv import CanonicalKV
 from isoinfer.backends.ops.linear import DenseWeight, quantize_int8
 from isoinfer.layers.batch import ForwardBatch
@@ -137,11 +137,17 @@ class BackendBinder:
     def __init__(self, backend: Any) -> None:
         self.backend = backend
         self.bind, self.prepare = backend.bind, backend.prepare_weight
-        self.allocate_kv, self.plan = backend.allocate_kv, backend.plan_attention
+        self.allocate_kv = backend.allocate_kv
 
     def block_size(self, specs: Sequence[KVSpec]) -> int:
         size: int = self.backend.kv_layout(specs).block_size
         return size
+
+    def plan(self, batch: AttentionBatch) -> AttentionPlan:
+        stream = self.backend.stream()
+        plan: AttentionPlan = self.backend.plan_attention(batch, stream)
+        stream.synchronize()
+        return plan
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         placed: torch.Tensor = self.backend.empty(tensor.shape, tensor.dtype)

@@ -1,0 +1,84 @@
+"""Paged KV as plain tensors `[B, S, K, D]` on a torch device; layers are the references' own `CanonicalKV`.
+
+Suffixes: B blocks, S tokens in a block, K KV heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isoinfer.backends.interface import Int32Array, KVCache, KVLayout, KVSpec
+from isoinfer.backends.ops import CanonicalKV, torch_dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedKVCache:
+    """All layers' KV."""
+
+    layers: dict[int, CanonicalKV]
+    num_blocks: int
+
+    def layer(self, index: int) -> CanonicalKV:
+        """The KV of model layer `index`."""
+        return self.layers[index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedKVStore:
+    """Allocates and moves KV on `device`, in blocks of `block_size` tokens.
+
+    `num_scratch_blocks`: blocks that padding rows may write to; the engine asks for them in `num_blocks`.
+    """
+
+    device: torch.device
+    block_size: int
+    num_scratch_blocks: int = 0
+
+    def layout(self, specs: Sequence[KVSpec]) -> KVLayout:
+        """Block size and bytes of one block over all layers."""
+        sizes = (2 * len(s.layers) * s.num_kv_heads * s.head_dim * torch_dtype(s.dtype).itemsize for s in specs)
+        return KVLayout(
+            block_size=self.block_size,
+            bytes_per_block=self.block_size * sum(sizes),
+            num_scratch_blocks=self.num_scratch_blocks,
+        )
+
+    def allocate(self, specs: Sequence[KVSpec], num_blocks: int) -> PagedKVCache:
+        """Room for `num_blocks`. Zeroed once, so that a padded load of a block never reads a NaN of old memory."""
+        layers = {index: self._layer(spec, num_blocks) for spec in specs for index in spec.layers}
+        return PagedKVCache(layers=layers, num_blocks=num_blocks)
+
+    def _layer(self, spec: KVSpec, num_blocks: int) -> CanonicalKV:
+        shape = (num_blocks, self.block_size, spec.num_kv_heads, spec.head_dim)
+        k_BSKD, v_BSKD = (torch.zeros(shape, dtype=torch_dtype(spec.dtype), device=self.device) for _ in range(2))
+        return CanonicalKV(k_BSKD, v_BSKD)
+
+    def copy(self, cache: KVCache, src_B: Int32Array, dst_B: Int32Array) -> None:
+        """Copy blocks within every layer."""
+        src, dst = self._ids(src_B), self._ids(dst_B)
+        for layer in own(cache).layers.values():
+            layer.k_BSKD[dst] = layer.k_BSKD[src]
+            layer.v_BSKD[dst] = layer.v_BSKD[src]
+
+    def export(self, cache: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of blocks as host tensors `[B, S, K, D]`."""
+        kv, ids = own(cache).layer(layer), self._ids(ids_B)
+        return kv.k_BSKD[ids].cpu(), kv.v_BSKD[ids].cpu()
+
+    def store(self, cache: KVCache, layer: int, ids_B: Int32Array, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor) -> None:
+        """Write whole blocks given on the host as `[B, S, K, D]`."""
+        kv, ids = own(cache).layer(layer), self._ids(ids_B)
+        kv.k_BSKD[ids] = k_BSKD.to(kv.k_BSKD)
+        kv.v_BSKD[ids] = v_BSKD.to(kv.v_BSKD)
+
+    def _ids(self, ids_B: Int32Array) -> torch.Tensor:
+        return torch.from_numpy(ids_B).to(self.device).long()
+
+
+def own(kv: KVCache) -> PagedKVCache:
+    """The cache as this store made it; another backend's is a programmer error."""
+    assert isinstance(kv, PagedKVCache), type(kv)
+    return kv

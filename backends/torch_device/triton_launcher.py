@@ -1,0 +1,50 @@
+"""Builds kernel cases with Triton and launches them: compiled on a device, or by Triton's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from triton.runtime.interpreter import InterpretedFunction
+
+from isoinfer.backends.kernel_case import KernelCase, Launch
+from isoinfer.backends.provider import KernelError
+
+_POINTERS = {
+    "*bf16": torch.bfloat16,
+    "*fp16": torch.float16,
+    "*fp32": torch.float32,
+    "*i32": torch.int32,
+    "*i64": torch.int64,
+    "*i8": torch.int8,
+    "*u8": torch.uint8,
+}
+
+
+class TritonLauncher:
+    """Compiles at `prepare`, so that a kernel that cannot be built is known when the op is bound."""
+
+    def prepare(self, case: KernelCase) -> Launch:
+        """Compile `case` for the current device (nothing to do under the interpreter)."""
+        kernel = case.kernel
+        if not isinstance(kernel, InterpretedFunction):
+            try:
+                kernel.warmup(
+                    *map(_stand_in, dict(case.signature).values()), grid=(1,), **case.constants, **case.options
+                )
+            except Exception as error:  # the compiler raises whatever it likes
+                raise KernelError(f"{case.name}: {type(error).__name__}: {error}") from error
+        keywords: dict[str, Any] = {**case.constants, **case.options}
+
+        def launch(grid: tuple[int, ...], *args: Any) -> None:
+            kernel[grid](*args, **keywords)
+
+        return launch
+
+
+def _stand_in(kind: str) -> Any:
+    """An argument that makes Triton specialise as the signature says."""
+    plain, _, divisor = kind.partition(":")
+    if plain in _POINTERS:
+        return _POINTERS[plain]
+    return 16 if divisor else 17
