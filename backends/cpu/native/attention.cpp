@@ -12,6 +12,8 @@
 #define TILE 64   // keys per softmax update
 #define MT 16     // (query, head) pairs per work item
 
+static const v16i LANES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 struct Problem {
   const int32_t *table, *q_start, *q_len, *kv_len;
   long table_stride, R, N, K, D, q_stride, window;
@@ -19,40 +21,57 @@ struct Problem {
   const float* sinks;
 };
 
-// scores[m][0..15] of one block for MR rows; q is row-major [MR][D].
-template <int MR>
-static inline void block_scores(const float* q, const float* k, int D, float* s, int lds) {
-  v16 acc[MR];
+// scores[m][0..16*NB) of NB blocks for MR rows; q is row-major [MR][D]. Few rows take several blocks at once, so that
+// there are sums enough to hide an addition's latency; each sum's order stays the same.
+template <int MR, int NB>
+static inline void block_scores(const float* q, const float* const* k, const float* const* next, int D, float* s) {
+  v16 acc[NB][MR];
+#pragma GCC unroll 4
+  for (int b = 0; b < NB; b++)
 #pragma GCC unroll 16
-  for (int m = 0; m < MR; m++) acc[m] = vset(0);
+    for (int m = 0; m < MR; m++) acc[b][m] = vset(0);
   for (int d = 0; d < D; d++) {
-    v16 kz = vload(k + d * BS);
+#pragma GCC unroll 4
+    for (int b = 0; b < NB; b++) {
+      v16 kz = vload(k[b] + d * BS);
+      _mm_prefetch((const char*)(next[b] + d * BS), _MM_HINT_T0);
 #pragma GCC unroll 16
-    for (int m = 0; m < MR; m++) acc[m] += kz * q[m * D + d];
+      for (int m = 0; m < MR; m++) acc[b][m] += kz * q[m * D + d];
+    }
   }
-  for (int m = 0; m < MR; m++) vstore(s + m * lds, acc[m]);
+  for (int b = 0; b < NB; b++)
+    for (int m = 0; m < MR; m++) vstore(s + m * TILE + b * BS, acc[b][m]);
 }
 #ifdef __AVX512BF16__
-template <int MR>
-static inline void block_scores(const bf16* q, const bf16* k, int D, float* s, int lds) {
-  __m512 acc[MR];
+template <int MR, int NB>
+static inline void block_scores(const bf16* q, const bf16* const* k, const bf16* const* next, int D, float* s) {
+  __m512 acc[NB][MR];
+#pragma GCC unroll 4
+  for (int b = 0; b < NB; b++)
 #pragma GCC unroll 16
-  for (int m = 0; m < MR; m++) acc[m] = _mm512_setzero_ps();
+    for (int m = 0; m < MR; m++) acc[b][m] = _mm512_setzero_ps();
   for (int d = 0; d < D; d += 2) {
-    __m512bh kz = (__m512bh)_mm512_loadu_si512(k + d * BS);
+    __m512bh kz[NB];
+#pragma GCC unroll 4
+    for (int b = 0; b < NB; b++) {
+      kz[b] = (__m512bh)_mm512_loadu_si512(k[b] + d * BS);
+      _mm_prefetch((const char*)(next[b] + d * BS), _MM_HINT_T0);
+    }
 #pragma GCC unroll 16
     for (int m = 0; m < MR; m++) {
       int32_t u; std::memcpy(&u, q + m * D + d, 4);
-      acc[m] = _mm512_dpbf16_ps(acc[m], (__m512bh)_mm512_set1_epi32(u), kz);
+#pragma GCC unroll 4
+      for (int b = 0; b < NB; b++) acc[b][m] = _mm512_dpbf16_ps(acc[b][m], (__m512bh)_mm512_set1_epi32(u), kz[b]);
     }
   }
-  for (int m = 0; m < MR; m++) _mm512_storeu_ps(s + m * lds, acc[m]);
+  for (int b = 0; b < NB; b++)
+    for (int m = 0; m < MR; m++) _mm512_storeu_ps(s + m * TILE + b * BS, acc[b][m]);
 }
 #endif
 
 // out[m][:] += p[m][0..n) * V[n][D], for 4 rows and 64 columns at a time.
 template <typename T, int MR>
-static inline void block_values(const float* p, int ldp, const T* v, int n, int D, float* o) {
+static inline void block_values(const float* p, int ldp, const T* v, const T* next, int n, int D, float* o) {
   for (int d0 = 0; d0 < D; d0 += 64) {
     const int W = D - d0 < 64 ? (D - d0) / 16 : 4;
     v16 acc[MR][4];
@@ -60,6 +79,7 @@ static inline void block_values(const float* p, int ldp, const T* v, int n, int 
       for (int j = 0; j < W; j++) acc[m][j] = vload(o + m * D + d0 + j * 16);
     if (W == 4) {
       for (int t = 0; t < n; t++) {
+        for (int line = 0; line < 64 * (int)sizeof(T); line += 64) _mm_prefetch((const char*)(next + t * D + d0) + line, _MM_HINT_T0);
         v16 a = ld<T>(v + t * D + d0), b = ld<T>(v + t * D + d0 + 16), c = ld<T>(v + t * D + d0 + 32), e = ld<T>(v + t * D + d0 + 48);
 #pragma GCC unroll 8
         for (int m = 0; m < MR; m++) {
@@ -91,7 +111,7 @@ static inline void softmax_update(float* s, int rows, int start, const int* lo, 
         v16 e = vexp(vmin(vmax(x * (2.0f / softcap), vset(-80.0f)), vset(80.0f)));
         x = softcap * (1.0f - 2.0f / (e + 1.0f));
       }
-      v16i key; for (int i = 0; i < 16; i++) key[i] = start + j + i;
+      v16i key = LANES + (start + j);
       v16i visible = (key >= lo[m]) & (key < hi[m]);
       x = visible ? x : vset(-INFINITY);
       vstore(sm + j, x);
@@ -116,48 +136,72 @@ static inline void softmax_update(float* s, int rows, int start, const int* lo, 
   }
 }
 
-template <typename T>
-static inline void scores_of(const T* q, const T* k, int D, int rows, float* s) {
-  if (rows <= 1) block_scores<1>(q, k, D, s, TILE);
-  else if (rows <= 3) block_scores<3>(q, k, D, s, TILE);
-  else if (rows <= 4) block_scores<4>(q, k, D, s, TILE);
-  else if (rows <= 8) block_scores<8>(q, k, D, s, TILE);
-  else block_scores<MT>(q, k, D, s, TILE);
+// Scores of `rows` with the blocks k[0..n); rows past the last are computed too, where that is less work than a branch.
+template <typename T, int NB>
+static inline void scores_of_blocks(const T* q, const T* const* k, const T* const* next, int D, int rows, float* s) {
+  if (rows <= 1) block_scores<1, NB>(q, k, next, D, s);
+  else if (rows <= 3) block_scores<3, NB>(q, k, next, D, s);
+  else if (rows <= 4) block_scores<4, NB>(q, k, next, D, s);
+  else if (rows <= 7) block_scores<7, NB>(q, k, next, D, s);
+  else if (rows <= 8 || NB > 1) block_scores<8, NB>(q, k, next, D, s);
+  else block_scores<MT, NB>(q, k, next, D, s);
 }
 template <typename T>
-static inline void values_of(const float* p, const T* v, int n, int D, int rows, float* o) {
+static inline void scores_of(const T* q, const T* const* k, const T* const* next, int n, int D, int rows, float* s) {
+  if (n == 4 && rows <= 4) return scores_of_blocks<T, 4>(q, k, next, D, rows, s);
+  for (; n >= 2 && rows <= 8; n -= 2, k += 2, next += 2, s += 2 * BS) scores_of_blocks<T, 2>(q, k, next, D, rows, s);
+  for (int b = 0; b < n; b++) scores_of_blocks<T, 1>(q, k + b, next + b, D, rows, s + b * BS);
+}
+template <typename T>
+static inline void values_of(const float* p, const T* v, const T* next, int n, int D, int rows, float* o) {
   int m = 0;
-  for (; m + 4 <= rows; m += 4) block_values<T, 4>(p + m * TILE, TILE, v, n, D, o + m * D);
+  for (; m + 4 <= rows; m += 4) block_values<T, 4>(p + m * TILE, TILE, v, next, n, D, o + m * D);
   const int left = rows - m;
-  if (left == 3) block_values<T, 3>(p + m * TILE, TILE, v, n, D, o + m * D);
-  if (left == 2) block_values<T, 2>(p + m * TILE, TILE, v, n, D, o + m * D);
-  if (left == 1) block_values<T, 1>(p + m * TILE, TILE, v, n, D, o + m * D);
+  if (left == 3) block_values<T, 3>(p + m * TILE, TILE, v, next, n, D, o + m * D);
+  if (left == 2) block_values<T, 2>(p + m * TILE, TILE, v, next, n, D, o + m * D);
+  if (left == 1) block_values<T, 1>(p + m * TILE, TILE, v, next, n, D, o + m * D);
 }
 
-// Pages lie anywhere in memory, which no hardware prefetcher guesses: fetch the tile that comes next.
+// The blocks of one tile, or those that the tile has not: then the first one again, whose fetch costs nothing.
+template <typename T> struct Tile {
+  const T *k[TILE / BS], *v[TILE / BS];
+};
 template <typename T>
-static inline void prefetch_tile(const Problem& P, const T* kc, const T* vc, int r, int kh, int t0, int key_hi) {
-  const int32_t* table = P.table + r * P.table_stride;
-  for (int t = t0; t < t0 + TILE && t < key_hi; t += BS) {
-    const long page = ((long)table[t / BS] * P.K + kh) * P.D * BS;
-    for (long line = 0; line < P.D * BS * (long)sizeof(T); line += 64) {
-      _mm_prefetch((const char*)(kc + page) + line, _MM_HINT_T1);
-      _mm_prefetch((const char*)(vc + page) + line, _MM_HINT_T1);
-    }
+static inline Tile<T> tile_at(const Problem& P, const T* kc, const T* vc, int r, int kh, int t0, int skip, int key_hi) {
+  Tile<T> tile;
+  const int32_t* table = P.table + r * P.table_stride + t0 / BS;
+  for (int j = 0; j < TILE / BS; j++) {
+    const long page = ((long)table[j >= skip && t0 + j * BS < key_hi ? j : skip] * P.K + kh) * P.D * BS;
+    tile.k[j] = kc + page;
+    tile.v[j] = vc + page;
   }
+  return tile;
 }
 
-// Work item: rows [first, first + rows) of the flattened (query, head in group) pairs of request r, KV head kh.
+// Rows [first, first + MT) of the flattened (query, head in group) pairs of request `row`, KV head `head`.
+struct Item {
+  int row, head, first;
+
+  int first_key(const Problem& P) const {  // that any of its queries sees
+    const int seen = P.kv_len[row] - P.q_len[row] + first / (P.N / P.K) + 1;
+    return P.window > 0 && seen > P.window ? seen - (int)P.window : 0;
+  }
+};
+
+// Pages lie anywhere in memory, which no hardware prefetcher guesses: while one tile is worked on, the next one is
+// fetched, be it of this item or of the one that most likely comes after it.
 template <typename T>
-static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* out, int r, int kh, int first, int rows, char* work) {
-  const int D = P.D, G = P.N / P.K;
+static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* out, const Item& item, const Item& after, char* work) {
+  const int r = item.row, kh = item.head, first = item.first;
+  const int D = P.D, G = P.N / P.K, left_rows = P.q_len[r] * G - first, rows = left_rows < MT ? left_rows : MT;
   T* qt = (T*)work;
   float* s = (float*)(work + MT * D * sizeof(T));
   float* o = s + MT * TILE;
   float row_max[MT], row_sum[MT];
   int lo[MT], hi[MT], key_lo = INT32_MAX, key_hi = 0;
   const int base = P.kv_len[r] - P.q_len[r];
-  for (int m = 0; m < MT; m++) {
+  const int width = rows <= 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : MT;  // what the score kernels may touch
+  for (int m = 0; m < width; m++) {
     int i = first + (m < rows ? m : rows - 1), query = i / G, head = kh * G + i % G;
     std::memcpy(qt + m * D, q + (P.q_start[r] + query) * P.q_stride + head * D, D * sizeof(T));
     hi[m] = base + query + 1;
@@ -167,20 +211,24 @@ static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* ou
     row_max[m] = P.sinks ? P.sinks[head] : -INFINITY;
     row_sum[m] = P.sinks ? 1.0f : 0.0f;
   }
-  for (int i = 0; i < MT * D; i++) o[i] = 0;
-  const int32_t* table = P.table + r * P.table_stride;
-  for (int t0 = key_lo / TILE * TILE; t0 < key_hi; t0 += TILE) {
+  for (int i = 0; i < width * D; i += 16) vstore(o + i, vset(0));
+  int t0 = key_lo / TILE * TILE, skip = (key_lo - t0) / BS;  // blocks wholly before every window may be gone
+  Tile<T> tile = tile_at(P, kc, vc, r, kh, t0, skip, key_hi);
+  while (t0 < key_hi) {
     const int n = key_hi - t0 < TILE ? key_hi - t0 : TILE, blocks = (n + BS - 1) / BS;
-    prefetch_tile<T>(P, kc, vc, r, kh, t0 + TILE, key_hi);
-    const int skip = key_lo > t0 ? (key_lo - t0) / BS : 0;  // blocks wholly before every window may be gone
-    for (int j = skip; j < blocks; j++)
-      scores_of<T>(qt, kc + ((long)table[t0 / BS + j] * P.K + kh) * D * BS, D, rows, s + j * BS);
+    const int next_key = t0 + TILE < key_hi ? t0 + TILE : after.first_key(P), next_t0 = next_key / TILE * TILE;
+    const bool same = t0 + TILE < key_hi;
+    const Tile<T> next = same ? tile_at(P, kc, vc, r, kh, next_t0, 0, key_hi)
+                              : tile_at(P, kc, vc, after.row, after.head, next_t0, (next_key - next_t0) / BS, P.kv_len[after.row]);
+    scores_of<T>(qt, tile.k + skip, next.k + skip, blocks - skip, D, rows, s + skip * BS);
     softmax_update(s, rows, t0, lo, hi, P.scale, P.softcap, row_max, row_sum, o, D);
     for (int j = skip; j < blocks; j++) {
       const int first_key = t0 + j * BS, from = key_lo > first_key ? key_lo - first_key : 0, left = n - j * BS;
-      const T* v = vc + ((long)table[t0 / BS + j] * P.K + kh) * D * BS + from * D;
-      values_of<T>(s + j * BS + from, v, (left < BS ? left : BS) - from, D, rows, o);
+      values_of<T>(s + j * BS + from, tile.v[j] + from * D, next.v[j] + from * D, (left < BS ? left : BS) - from, D, rows, o);
     }
+    tile = next;
+    t0 += TILE;
+    skip = 0;
   }
   for (int m = 0; m < rows; m++) {
     int i = first + m, query = i / G, head = kh * G + i % G;
@@ -193,18 +241,15 @@ static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* ou
 template <typename T>
 static void paged_attention(const Problem& P, const T* q, const T* kc, const T* vc, T* out) {
   const int G = P.N / P.K;
-  struct Item { int row, head, first; };
   std::vector<Item> items;
   for (int r = 0; r < P.R; r++)
     for (int first = (P.q_len[r] * G - 1) / MT * MT; first >= 0; first -= MT)  // late tiles are the long ones
       for (int kh = 0; kh < P.K; kh++) items.push_back({r, kh, first});
   const size_t bytes = MT * P.D * (sizeof(T) + 4) + MT * TILE * 4;
   const Item* list = items.data();
-  parallel_for((long)items.size(), true, [&P, q, kc, vc, out, list, bytes, G](long i) {
-    const Item& item = list[i];
-
-    const int left = P.q_len[item.row] * G - item.first;
-    attend<T>(P, q, kc, vc, out, item.row, item.head, item.first, left < MT ? left : MT, scratch(bytes));
+  const long count = (long)items.size(), team = Pool::get().size();
+  parallel_for(count, true, [&P, q, kc, vc, out, list, bytes, count, team](long i) {
+    attend<T>(P, q, kc, vc, out, list[i], list[i + team < count ? i + team : i], scratch(bytes));
   });
 }
 
@@ -228,7 +273,14 @@ static void rope(T* x, long stride, const int32_t* pos, const float* table, int 
     const float *c = table + (long)pos[t] * rotary, *s = c + rotary / 2;
     for (int h = 0; h < H; h++) {
       T* p = x + t * stride + h * D;
-      for (int i = 0; i < rotary / 2; i++) {
+      int i = 0;
+      for (; !interleaved && i + 16 <= rotary / 2; i += 16) {
+        T *a = p + i, *b = a + rotary / 2;
+        const v16 u = ld<T>(a), w = ld<T>(b), ci = vload(c + i), si = vload(s + i);
+        st<T>(a, u * ci - w * si);
+        st<T>(b, w * ci + u * si);
+      }
+      for (; i < rotary / 2; i++) {
         const int a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + rotary / 2;
         const float u = IO<T>::get(p[a]), w = IO<T>::get(p[b]);
         p[a] = IO<T>::put(u * c[i] - w * s[i]);

@@ -61,19 +61,28 @@ static inline __m512bh widen_int8(const int8_t* p) {  // exact: bf16 holds every
 static inline __m512bh panel_load(const bf16* p) { return (__m512bh)_mm512_loadu_si512(p); }
 static inline __m512bh panel_load(const int8_t* p) { return widen_int8(p); }
 
-// `next`: a panel to fetch meanwhile, or null.
+// A panel to fetch while others are worked on, in as many parts as there are tiles to do it in, two at most: all of it
+// during one tile would ask for more than memory gives.
+struct Ahead {
+  const char* line = nullptr;  // null: nothing to fetch
+  bool both = false;           // two lines a step, not one
+
+  inline void fetch(int step) const {
+    if (!line) return;
+    _mm_prefetch(line + (both ? 128 : 64) * (long)step, _MM_HINT_T1);
+    if (both) _mm_prefetch(line + 128 * (long)step + 64, _MM_HINT_T1);
+  }
+};
+
 template <int MR, typename TW, typename TO>
 static inline void tile_bf16(const bf16* x, long ldx, const TW* w, int K, TO* out, long ldo, const float* bias,
-                             const float* scale, int cols, const TW* next) {
+                             const float* scale, int cols, Ahead ahead) {
   __m512 acc[MR][2];
 #pragma GCC unroll 16
   for (int m = 0; m < MR; m++) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
   for (int k = 0; k < K; k += 2) {
     __m512bh b0 = panel_load(w + k * PANEL), b1 = panel_load(w + k * PANEL + 32);
-    if (next) {
-      _mm_prefetch((const char*)(next + k * PANEL), _MM_HINT_T1);
-      _mm_prefetch((const char*)(next + k * PANEL + 32), _MM_HINT_T1);
-    }
+    ahead.fetch(k / 2);
 #pragma GCC unroll 16
     for (int m = 0; m < MR; m++) {
       __m512bh a = bcast_pair(x + m * ldx + k);
@@ -130,8 +139,10 @@ static void panel_rows_bf16(const bf16* x, long ldx, const TW* w, int M, int K, 
   const int tiles = (M + 13) / 14, low = M / tiles, higher = M % tiles;
   for (int t = 0, m = 0; t < tiles; t++) {
     const int rows = low + (t < higher);
+    const bool fetches = next && t < 2;
+    const Ahead ahead{fetches ? (const char*)next + (long)t * K / 2 * 64 : nullptr, tiles == 1};
 #define TILE(R) \
-  case R: tile_bf16<R, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols, t + 1 == tiles ? next : nullptr); break;
+  case R: tile_bf16<R, TW, TO>(x + m * ldx, ldx, w, K, out + m * ldo, ldo, bias, scale, cols, ahead); break;
     switch (rows) {
       TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14)
     }

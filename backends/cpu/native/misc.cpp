@@ -85,6 +85,10 @@ void iso_argmax(const float* x, long stride, int32_t* out, long R, long V) {
     float top = hmax(best);
     for (; i < V; i++) top = p[i] > top ? p[i] : top;
     long at = 0;
+    for (; at + 16 <= V; at += 16) {  // skip vectors without it
+      v16 x = vload(p + at);
+      if (hmax(x) >= top) break;
+    }
     while (at < V && p[at] != top) at++;
     out[r] = at < V ? at : 0;
   });

@@ -15,8 +15,23 @@ static inline void vstore(float* p, v16 x) { std::memcpy(p, &x, 64); }
 static inline v16 vset(float x) { return v16{} + x; }
 static inline v16 vmax(v16 a, v16 b) { return a > b ? a : b; }
 static inline v16 vmin(v16 a, v16 b) { return a < b ? a : b; }
-static inline float hsum(v16 x) { float s = 0; for (int i = 0; i < 16; i++) s += x[i]; return s; }
-static inline float hmax(v16 x) { float s = x[0]; for (int i = 1; i < 16; i++) s = x[i] > s ? x[i] : s; return s; }
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
+static inline v8 low_half(v16 x) { v8 y; std::memcpy(&y, &x, 32); return y; }
+static inline v8 high_half(v16 x) { v8 y; std::memcpy(&y, (const char*)&x + 32, 32); return y; }
+static inline v4 fold(v8 x, bool largest) {
+  v4 a, b;
+  std::memcpy(&a, &x, 16);
+  std::memcpy(&b, (const char*)&x + 16, 16);
+  return largest ? (a > b ? a : b) : a + b;
+}
+static inline float hsum(v16 x) { v4 s = fold(low_half(x) + high_half(x), false); return (s[0] + s[2]) + (s[1] + s[3]); }
+static inline float hmax(v16 x) {
+  v8 a = low_half(x), b = high_half(x);
+  v4 s = fold(a > b ? a : b, true);
+  float left = s[0] > s[2] ? s[0] : s[2], right = s[1] > s[3] ? s[1] : s[3];
+  return left > right ? left : right;
+}
 
 static inline float bf2f(bf16 x) { uint32_t u = uint32_t(x) << 16; float f; std::memcpy(&f, &u, 4); return f; }
 static inline bf16 f2bf(float f) {
