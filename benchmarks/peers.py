@@ -28,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).parent
 WORKERS = HERE / "peers"
 STATIC_BATCHES = ("transformers",)  # pad every request to the longest: not run on the job of mixed lengths
-GGUF_ENGINES = ("isoinfer", "isoinfer_int4", "llama_cpp")
+GGUF_ENGINES = ("isoinfer", "isoinfer_int8", "isoinfer_int4", "llama_cpp")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def jobs(seed: int) -> list[Job]:
 
 def start(name: str, python: str, model: str, folder: str) -> Engine:
     """Load one engine and stop it until its turn."""
-    script = WORKERS / f"{re.sub('_int4$', '', name)}_worker.py"
+    script = WORKERS / f"{re.sub('_int[48]$', '', name)}_worker.py"
     args = [python, str(script), model if name in GGUF_ENGINES else folder]
     args += [name[-4:]] if name.startswith("isoinfer_") else []
     process = subprocess.Popen(
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help="vllm, llama_cpp, transformers"
     )
-    parser.add_argument("--quantized", action="store_true", help="also run isoinfer with --quantization int4")
+    parser.add_argument("--quantized", action="store_true", help="also run isoinfer with int8 and int4 weights")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--mixed-repeats", type=int, default=3, help="repeats of the job of mixed lengths")
     parser.add_argument("--seed", type=int, default=0)
@@ -188,7 +188,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, str(WORKERS / "export_checkpoint.py"), model, folder], check=True)
         chosen = [("isoinfer", sys.executable)]
-        chosen += [("isoinfer_int4", sys.executable)] if args.quantized else []
+        chosen += [(f"isoinfer_{form}", sys.executable) for form in ("int8", "int4") if args.quantized]
         try:
             for name, python in chosen + [tuple(peer.split("=", 1)) for peer in args.peer]:
                 engines.append(start(name, python, model, folder))
