@@ -4,7 +4,7 @@
 
 Every engine loads once; in each repeat each runs every job in turn while the others are stopped
 (SIGSTOP), so that no spinning thread disturbs it. Medians and ratios to us are printed, with the load
-average before each run. `--store` writes benchmarks/results/peers.json and .md.
+average before each run. `--store` writes benchmarks/results/peers.json and .md, and the table in README.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ HERE = Path(__file__).parent
 WORKERS = HERE / "peers"
 STATIC_BATCHES = ("transformers",)  # pad every request to the longest: not run on the job of mixed lengths
 GGUF_ENGINES = ("isoinfer", "isoinfer_int8", "isoinfer_int4", "llama_cpp")
+
+README_BEGIN, README_END = "<!-- peers:begin -->", "<!-- peers:end -->"
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,10 @@ def store(engines: list[Engine], todo: list[Job], text: str) -> None:
     head = f"# Peers, {record['date']}\n\nSmolLM2-135M-Instruct, greedy, end tokens ignored; medians, "
     head += f"interleaved, on the same machine ({machine['cpu']}, {machine['cores']} cores). executed_on: device\n\n"
     (results / "peers.md").write_text(f"{head}{text}\n\n{versions}\n")
+    readme = HERE.parent / "README.md"
+    before, begin, rest = readme.read_text().partition(README_BEGIN)
+    _, end, after = rest.partition(README_END)
+    readme.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def _cpu_name() -> str:

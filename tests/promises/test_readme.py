@@ -73,3 +73,9 @@ def _is_target(words: list[str]) -> Any:
 
 def _is_install(words: list[str]) -> bool:
     return words == ["pip", "install", "."]  # tests/gates/test_packaging.py does it
+
+
+def test_the_table_of_peers_is_the_stored_one() -> None:
+    shown = TEXT.partition("<!-- peers:begin -->")[2].partition("<!-- peers:end -->")[0].strip()
+    assert shown.startswith("| job |")
+    assert shown in (ROOT / "benchmarks/results/peers.md").read_text(encoding="utf-8")
