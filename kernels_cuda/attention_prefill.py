@@ -1,0 +1,250 @@
+"""Prefill, mixed and verify attention over paged KV: flash style, one program per tile of queries and KV head.
+
+The rows of the products are (query, head of the KV head) pairs, so that each tile of keys is read once for
+all heads that share it. Interior tiles, which every query of the tile sees whole, need no mask; on chips with
+a tensor memory accelerator they come through descriptors over the cache, one page and KV head a tile.
+
+Suffixes: M (query, head) pairs, D head dim (padded), S keys of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from isoinfer.backends.kernel_case import POINTERS, KernelCase
+from isoinfer.kernels_cuda.attention_decode import masked_scores
+
+DTYPES = ("bfloat16", "float16", "float32")
+TMA_FROM = 90
+"""The first capability with a tensor memory accelerator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillDesc:
+    """What a configuration depends on. `sm`: compute capability, as 90. `group`: query heads of one KV head."""
+
+    sm: int
+    group: int
+    head_dim: int
+    block_size: int
+    softcap: bool
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillConfig:
+    """`block_m` pairs of `block_q` queries and `block_g` padded heads; `block_s` keys, which lie in one KV block."""
+
+    block_q: int
+    block_g: int
+    block_d: int
+    block_s: int
+    tma: bool
+    num_warps: int
+    num_stages: int
+
+    @property
+    def block_m(self) -> int:
+        """Rows of the products."""
+        return self.block_q * self.block_g
+
+
+def pick_config(desc: PrefillDesc) -> PrefillConfig:
+    """128 rows where the type has tensor cores and the head is not wide, so that the matrix unit is full."""
+    block_d = max(16, triton.next_power_of_2(desc.head_dim))
+    block_g = triton.next_power_of_2(desc.group)
+    wide = desc.dtype == "float32"
+    rows = 32 if wide else 64 if block_d > 128 else 128
+    block_s = 32 if wide or block_d > 128 else 64
+    while desc.block_size % block_s:
+        block_s //= 2
+    tma = desc.sm >= TMA_FROM and desc.head_dim == block_d and not wide and block_d >= 16 and desc.sm < 120
+    return PrefillConfig(
+        block_q=max(1, rows // block_g),
+        block_g=block_g,
+        block_d=block_d,
+        block_s=block_s,
+        tma=tma,
+        num_warps=8 if rows == 128 and block_d >= 128 else 4,
+        num_stages=2 if tma or desc.sm >= TMA_FROM else 1,
+    )
+
+
+def descriptions(sm: int) -> Iterator[PrefillDesc]:
+    """One description for every configuration that `pick_config` can return for `sm` at the backend's block size."""
+    for dtype in DTYPES:
+        for head_dim in (16, 32, 64, 128, 256):
+            for group in (1, 2, 4, 8, 16, 32, 64):
+                for softcap in (False, True) if group == 2 else (False,):
+                    yield PrefillDesc(
+                        sm=sm, group=group, head_dim=head_dim, block_size=64, softcap=softcap, dtype=dtype
+                    )
+    for head_dim in (48, 80, 96):  # not a power of two: no descriptors
+        yield PrefillDesc(sm=sm, group=4, head_dim=head_dim, block_size=64, softcap=False, dtype="bfloat16")
+
+
+def expects(desc: PrefillDesc) -> frozenset[str]:
+    """What the compiled code must show."""
+    config = pick_config(desc)
+    matrix = {90: "wgmma", 100: "tcgen05", 103: "tcgen05"}.get(desc.sm)
+    full = config.block_m >= 64 and desc.dtype != "float32" and matrix is not None
+    return frozenset(([matrix] if full and matrix else []) + (["tma"] if config.tma else []))
+
+
+@triton.jit
+def accumulate(
+    q_MD, k_SD, v_SD, visible_MS, best_M, sum_M, out_MD, scale, softcap, SOFTCAP: tl.constexpr, MASKED: tl.constexpr
+):
+    """One online-softmax step. A row that has seen no key keeps -inf and 0."""
+    s_MS = tl.dot(q_MD, tl.trans(k_SD), input_precision="ieee")
+    s_MS = masked_scores(s_MS, visible_MS, scale, softcap, SOFTCAP)
+    now_M = tl.maximum(best_M, tl.max(s_MS, axis=1))
+    if MASKED:
+        base_M = tl.where(now_M == float("-inf"), 0.0, now_M)
+    else:
+        base_M = now_M
+    keep_M = tl.exp2(best_M - base_M)
+    p_MS = tl.exp2(s_MS - base_M[:, None])
+    sum_M = sum_M * keep_M + tl.sum(p_MS, axis=1)
+    out_MD = tl.dot(p_MS.to(v_SD.dtype), v_SD, out_MD * keep_M[:, None], input_precision="ieee")
+    return now_M, sum_M, out_MD
+
+
+@triton.jit(do_not_specialize=["table_stride", "num_heads", "num_kv_heads", "group", "window"])
+def attention_prefill_kernel(
+    q_ptr,
+    k,
+    v,
+    tile_row_ptr,
+    tile_query_ptr,
+    q_start_ptr,
+    q_len_ptr,
+    kv_len_ptr,
+    table_ptr,
+    sinks_ptr,
+    out_ptr,
+    q_stride,
+    table_stride,
+    num_heads,
+    num_kv_heads,
+    group,
+    head_dim,
+    window,
+    scale,
+    softcap,
+    BLOCK_SIZE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    TMA: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    row = tl.load(tile_row_ptr + tile)
+    first_query = tl.load(tile_query_ptr + tile)
+    q_len = tl.load(q_len_ptr + row)
+    past = tl.load(kv_len_ptr + row) - q_len
+    m = tl.arange(0, BLOCK_Q * BLOCK_G)
+    d = tl.arange(0, BLOCK_D)
+    s = tl.arange(0, BLOCK_S)
+    query_M = first_query + m // BLOCK_G
+    head_M = kv_head * group + m % BLOCK_G
+    real_M = (query_M < q_len) & (m % BLOCK_G < group)
+    token_M = (tl.load(q_start_ptr + row) + query_M).to(tl.int64)
+    inside_MD = real_M[:, None] & (d < head_dim)[None, :]
+    q_MD = tl.load(q_ptr + token_M[:, None] * q_stride + head_M[:, None] * head_dim + d, mask=inside_MD, other=0.0)
+    position_M = past + query_M
+    lowest_M = position_M - window  # the last key that is not seen any more
+    last_position = past + tl.minimum(first_query + BLOCK_Q, q_len) - 1
+    begin = tl.maximum(past + first_query - window + 1, 0) // BLOCK_S * BLOCK_S
+    end = last_position + 1
+    # tiles from `whole` to `partial` are seen whole by every query
+    whole = tl.maximum(last_position - window + 1, 0)
+    whole = tl.minimum((whole + BLOCK_S - 1) // BLOCK_S * BLOCK_S, end)
+    partial = tl.maximum((past + first_query + 1) // BLOCK_S * BLOCK_S, whole)
+    whole = tl.maximum(whole, begin)
+    best_M = tl.full([BLOCK_Q * BLOCK_G], float("-inf"), tl.float32)
+    sum_M = tl.zeros([BLOCK_Q * BLOCK_G], tl.float32)
+    if HAS_SINKS:
+        best_M = tl.load(sinks_ptr + head_M, mask=m % BLOCK_G < group, other=0.0).to(tl.float32) * 1.4426950408889634
+        sum_M += 1.0
+    out_MD = tl.zeros([BLOCK_Q * BLOCK_G, BLOCK_D], tl.float32)
+    table = table_ptr + row.to(tl.int64) * table_stride
+    everything_MS = tl.full([BLOCK_Q * BLOCK_G, BLOCK_S], True, tl.int1)
+    for key in range(whole, partial, BLOCK_S):
+        slot = tl.load(table + key // BLOCK_SIZE) * BLOCK_SIZE + key % BLOCK_SIZE
+        if TMA:
+            k_SD = k.load([slot, kv_head * BLOCK_D])
+            v_SD = v.load([slot, kv_head * BLOCK_D])
+        else:
+            offset_SD = ((slot.to(tl.int64) + s)[:, None] * num_kv_heads + kv_head) * head_dim + d[None, :]
+            k_SD = tl.load(k + offset_SD, mask=(d < head_dim)[None, :], other=0.0)
+            v_SD = tl.load(v + offset_SD, mask=(d < head_dim)[None, :], other=0.0)
+        best_M, sum_M, out_MD = accumulate(
+            q_MD, k_SD, v_SD, everything_MS, best_M, sum_M, out_MD, scale, softcap, SOFTCAP, False
+        )
+    # the rest: tiles before `whole`, then those from `partial` on, with a mask on what is loaded and on what is seen
+    before = (tl.minimum(whole, end) - begin + BLOCK_S - 1) // BLOCK_S
+    after = (end - partial + BLOCK_S - 1) // BLOCK_S
+    for i in range(0, before + tl.maximum(after, 0)):
+        key = tl.where(i < before, begin + i * BLOCK_S, partial + (i - before) * BLOCK_S)
+        slot = tl.load(table + key // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE
+        key_S = key + s
+        owned_S = (key_S < end) & (key_S > past + first_query - window)
+        offset_SD = ((slot + s)[:, None] * num_kv_heads + kv_head) * head_dim + d[None, :]
+        inside_SD = owned_S[:, None] & (d < head_dim)[None, :]
+        if TMA:
+            # a descriptor cannot mask: NaN of others is replaced after the load
+            k_SD = tl.where(owned_S[:, None], k.load([slot.to(tl.int32), kv_head * BLOCK_D]), 0.0).to(q_MD.dtype)
+            v_SD = tl.where(owned_S[:, None], v.load([slot.to(tl.int32), kv_head * BLOCK_D]), 0.0).to(q_MD.dtype)
+        else:
+            k_SD = tl.load(k + offset_SD, mask=inside_SD, other=0.0)
+            v_SD = tl.load(v + offset_SD, mask=inside_SD, other=0.0)
+        visible_MS = (key_S[None, :] <= position_M[:, None]) & (key_S[None, :] > lowest_M[:, None])
+        best_M, sum_M, out_MD = accumulate(
+            q_MD, k_SD, v_SD, visible_MS, best_M, sum_M, out_MD, scale, softcap, SOFTCAP, True
+        )
+    y_MD = (out_MD / sum_M[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + (token_M * num_heads + head_M)[:, None] * head_dim + d[None, :], y_MD, mask=inside_MD)
+
+
+def case(desc: PrefillDesc, sinks: bool = False) -> KernelCase:
+    """The kernel as it is launched for `desc`."""
+    config, pointer = pick_config(desc), f"{POINTERS[desc.dtype]}:16"
+    cache = f"tensordesc<{POINTERS[desc.dtype][1:]}[{config.block_s},{config.block_d}]>" if config.tma else pointer
+    names = ("tile_row_ptr", "tile_query_ptr", "q_start_ptr", "q_len_ptr", "kv_len_ptr", "table_ptr")
+    return KernelCase(
+        kernel=attention_prefill_kernel,
+        signature=(
+            ("q_ptr", pointer),
+            ("k", cache),
+            ("v", cache),
+            *((name, "*i32") for name in names),
+            ("sinks_ptr", pointer),
+            ("out_ptr", pointer),
+            ("q_stride", "i32:16"),
+            *((name, "i32") for name in ("table_stride", "num_heads", "num_kv_heads", "group")),
+            ("head_dim", "i32:16"),
+            ("window", "i32"),
+            ("scale", "fp32"),
+            ("softcap", "fp32"),
+        ),
+        constants={
+            "BLOCK_SIZE": desc.block_size,
+            "SOFTCAP": desc.softcap,
+            "HAS_SINKS": sinks,
+            "TMA": config.tma,
+            "BLOCK_Q": config.block_q,
+            "BLOCK_G": config.block_g,
+            "BLOCK_D": config.block_d,
+            "BLOCK_S": config.block_s,
+        },
+        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+    )
