@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.errors import UserError
+
+if TYPE_CHECKING:
+    from isoinfer.backends.interface import Backend
 
 FALLBACKS = ("composed", "fail", "reference")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -39,7 +43,7 @@ class EngineConfig:
     """Everything that makes an engine. `max_model_len`: None = the model's own limit, as far as KV allows."""
 
     model: str
-    backend: str = "auto"
+    backend: str | Backend = "auto"
     backend_config: BackendConfig = field(default_factory=BackendConfig)
     quantization: str | None = None
     max_model_len: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.config import CacheConfig, EngineConfig, SchedulerConfig, parse_bytes
@@ -23,6 +23,9 @@ from isoinfer.frontend.tokenizer import Tokenizer
 from isoinfer.outputs import RequestMetrics, RequestOutput
 from isoinfer.sampling_params import SamplingParams
 
+if TYPE_CHECKING:
+    from isoinfer.backends.interface import Backend
+
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -31,18 +34,19 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 class LLM:
     """A model on a backend.
 
-    `model`: a Hugging Face folder or a .gguf file. `backend`: NAME[:DEVICE] or "auto". `dtype`: "auto",
-    "float32", "bfloat16", ... as the backend has it. `quantization`: None or "int8". `max_model_len`:
-    longest prompt plus answer in tokens. `kv_memory`: bytes for KV, such as "2GiB". `deterministic`: a
-    request's bits depend on no other request. `backend_options`: settings only that backend knows.
-    `progress(done, total)` is called while weights load. Raises UserErrors that say what to do.
+    `model`: a Hugging Face folder or a .gguf file. `backend`: NAME[:DEVICE], "auto", or one that was created
+    before, which keeps its own dtype, determinism and options. `dtype`: "auto", "float32", "bfloat16", ... as
+    the backend has it. `quantization`: None or "int8". `max_model_len`: longest prompt plus answer in tokens.
+    `kv_memory`: bytes for KV, such as "2GiB". `deterministic`: a request's bits depend on no other request.
+    `backend_options`: settings only that backend knows. `progress(done, total)` is called while weights
+    load. Raises UserErrors that say what to do.
     """
 
     def __init__(
         self,
         model: str,
         *,
-        backend: str = "auto",
+        backend: str | Backend = "auto",
         dtype: str = "auto",
         quantization: str | None = None,
         max_model_len: int | None = None,

@@ -84,9 +84,7 @@ def _make_decode(spec: AttentionSpec, launcher: Launcher) -> Callable[..., None]
     return decode
 
 
-def _make_prefill(
-    spec: AttentionSpec, sm: int, launcher: Launcher, planner: AttentionPlanner
-) -> Callable[..., None]:
+def _make_prefill(spec: AttentionSpec, sm: int, launcher: Launcher, planner: AttentionPlanner) -> Callable[..., None]:
     group, window = spec.num_heads // spec.num_kv_heads, spec.window or NO_WINDOW
     softcap = spec.softcap or 0.0
     desc = PrefillDesc(
@@ -117,6 +115,8 @@ def _make_prefill(
         rows = (plan.q_start_R, plan.q_len_R, plan.kv_len_R, plan.table_RB)
         sinks = q_TND if sinks_N is None else sinks_N
         sizes = (q_TND.stride(0), plan.table_RB.stride(0), N, K, group, D, window)
-        launch((tiles.num_tiles, K), q_TND, k, v, tiles.row_P, tiles.query_P, *rows, sinks, out_TND, *sizes, scale, softcap)
+        launch(
+            (tiles.num_tiles, K), q_TND, k, v, tiles.row_P, tiles.query_P, *rows, sinks, out_TND, *sizes, scale, softcap
+        )
 
     return prefill

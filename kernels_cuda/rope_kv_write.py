@@ -72,7 +72,6 @@ def rope_kv_write_kernel(
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    is_q = head < num_heads
     kv_head = tl.where(head < num_heads + num_kv_heads, head - num_heads, head - num_heads - num_kv_heads)
     slot = tl.load(slots_ptr + token).to(tl.int64)
     cache_offset = (slot * num_kv_heads + kv_head) * head_dim
@@ -82,8 +81,14 @@ def rope_kv_write_kernel(
         v_D = tl.load(v_ptr + token * v_stride + kv_head * head_dim + offset_D, mask=inside_D)
         tl.store(v_cache_ptr + cache_offset + offset_D, v_D, mask=inside_D)
     else:
-        source = tl.where(is_q, q_ptr + token * q_stride + head * head_dim, k_ptr + token * k_stride + kv_head * head_dim)
-        target = tl.where(is_q, source, k_cache_ptr + cache_offset)
+        if head < num_heads:
+            source = q_ptr + token * q_stride + head * head_dim
+            target = source
+            passes_until = 0  # what of q does not rotate is in its place already
+        else:
+            source = k_ptr + token * k_stride + kv_head * head_dim
+            target = k_cache_ptr + cache_offset
+            passes_until = head_dim
         offset_F = tl.arange(0, BLOCK_D // 2)
         rotates_F = offset_F < rotary_half
         table = table_ptr + tl.load(positions_ptr + token).to(tl.int64) * (2 * rotary_half)
@@ -98,7 +103,7 @@ def rope_kv_write_kernel(
         a_F = tl.load(source + first_F, mask=rotates_F, other=0.0).to(tl.float32)
         b_F = tl.load(source + second_F, mask=rotates_F, other=0.0).to(tl.float32)
         rest_D = 2 * rotary_half + tl.arange(0, BLOCK_D)
-        passes_D = (rest_D < head_dim) & (head >= num_heads)  # of q, what does not rotate is in its place already
+        passes_D = rest_D < passes_until
         x_D = tl.load(source + rest_D, mask=passes_D)
         dtype: tl.constexpr = q_ptr.dtype.element_ty
         tl.store(target + first_F, (a_F * cos_F - b_F * sin_F).to(dtype), mask=rotates_F)

@@ -45,8 +45,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     """Load and start. `progress(done, total)` counts weights. Raises UserErrors that say what to do."""
     checkpoint = open_checkpoint(config.model)
     model = resolve(checkpoint.config)
-    registry = Registry.load()
-    backend = registry.create(registry.select(config.backend), config.backend_config)
+    backend = _backend(config)
     dtype = backend.capabilities.default_dtype
     _check_quantization(config.quantization, backend)
     memory = _plan_kv(config, backend, model, dtype)
@@ -61,6 +60,13 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
         description=(*_describe(config, backend, model, dtype, memory), *recorder.fallbacks()),
         recorder=recorder,
     )
+
+
+def _backend(config: EngineConfig) -> Backend:
+    if not isinstance(config.backend, str):
+        return config.backend
+    registry = Registry.load()
+    return registry.create(registry.select(config.backend), config.backend_config)
 
 
 def _check_quantization(quantization: str | None, backend: Backend) -> None:

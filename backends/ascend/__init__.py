@@ -1,0 +1,1 @@
+"""Huawei Ascend NPUs through torch_npu. It is imported only when this backend is chosen."""
