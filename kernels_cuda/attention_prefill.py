@@ -193,7 +193,7 @@ def attention_prefill_kernel(
     # the rest: tiles before `whole`, then those from `partial` on, with a mask on what is loaded and on what is seen
     before = (tl.minimum(whole, end) - begin + BLOCK_S - 1) // BLOCK_S
     after = (end - partial + BLOCK_S - 1) // BLOCK_S
-    for i in range(0, before + tl.maximum(after, 0)):
+    for i in range(before + tl.maximum(after, 0)):
         key = tl.where(i < before, begin + i * BLOCK_S, partial + (i - before) * BLOCK_S)
         slot = tl.load(table + key // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE
         key_S = key + s

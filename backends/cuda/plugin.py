@@ -1,4 +1,4 @@
-"""The CUDA backend's door: four hooks. Light: torch and Triton are loaded when there is a driver, or when it is chosen."""
+"""The CUDA backend's door: four hooks. torch is loaded where there is a driver, Triton when it is chosen."""
 
 from __future__ import annotations
 

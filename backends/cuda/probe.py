@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from isoinfer.backends.cuda.capability import capability_of, refusal
@@ -15,9 +16,11 @@ SCORE = 100
 
 
 def probe_cuda(
-    load_driver: Callable[[str], object] = ctypes.CDLL, load: Callable[[str], Any] = importlib.import_module
+    load_driver: Callable[[str], object] = ctypes.CDLL,
+    load: Callable[[str], Any] = import_module,
+    find: Callable[[str], object | None] = find_spec,
 ) -> list[DeviceInfo]:
-    """Every GPU as a device, or one device whose reason says what is missing."""
+    """Every GPU as a device, or one device whose reason says what is missing. Tests pass their own doors."""
     try:
         load_driver(DRIVER)
     except OSError:
@@ -25,7 +28,7 @@ def probe_cuda(
     torch = load("torch")
     if torch.version.cuda is None:
         return [_absent(f"torch {torch.__version__} is built without CUDA: install a CUDA build of torch")]
-    if importlib.util.find_spec("triton") is None and load is importlib.import_module:
+    if find("triton") is None:
         return [_absent("triton is not installed: pip install 'isoinfer[cuda]'")]
     try:
         count = torch.cuda.device_count()

@@ -30,7 +30,7 @@ Function = Callable[..., Any]
 
 
 def make_linear(spec: LinearSpec) -> Function:
-    """linear(x_TK, weight: DenseWeight, bias_N | None) -> out_TN. Float32 results of 16-bit products are not rounded."""
+    """linear(x_TK, weight: DenseWeight, bias_N | None) -> out_TN. Float32 results are not rounded to 16 bits first."""
     widened = spec.out_dtype != spec.dtype
 
     def linear(x_TK: torch.Tensor, weight: DenseWeight, bias_N: torch.Tensor | None) -> torch.Tensor:
