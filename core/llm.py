@@ -25,6 +25,7 @@ from isoinfer.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend
+    from isoinfer.engine.engine import Engine
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -78,8 +79,8 @@ class LLM:
         self.model_name = config.model
         self.max_model_len = built.max_model_len
         self.tokenizer: Tokenizer = built.checkpoint.tokenizer()
-        self._built = built
-        self._engine = built.engine
+        self._description, self._recorder = built.description, built.recorder
+        self._maybe_engine: Engine | None = built.engine
         self._input = InputProcessor(
             self.tokenizer,
             vocab_size=built.vocab_size,
@@ -166,7 +167,7 @@ class LLM:
     def abort(self, request_id: str) -> list[RequestOutput]:
         """End a request by its id; its last output, which a stream of it gets too. Unknown ids give none."""
         processed = self._output.abort([request_id])
-        for message in processed.to_abort:
+        for message in processed.to_abort if self._maybe_engine else ():
             self._engine.abort(message)
         self._inboxes.get(request_id, []).extend(processed.outputs)
         return processed.outputs
@@ -180,11 +181,11 @@ class LLM:
 
     def describe(self) -> list[str]:
         """What was chosen at start, one line each."""
-        return list(self._built.description)
+        return list(self._description)
 
     def explain(self) -> list[dict[str, Any]]:
         """Which provider serves each op of this model, and why others do not."""
-        return self._built.recorder.explain()
+        return self._recorder.explain()
 
     def render_chat(
         self,
@@ -197,10 +198,18 @@ class LLM:
         return self._chat_template().render(messages, tools=tools, **dict(chat_template_kwargs or {}))
 
     def close(self) -> None:
-        """Finish device work and let go of it."""
-        self._engine.close()
+        """Finish device work and let go of weights and KV. Nothing can be asked of this LLM afterwards."""
+        engine, self._maybe_engine = self._maybe_engine, None
+        if engine is not None:
+            engine.close()
 
     # inside
+
+    @property
+    def _engine(self) -> Engine:
+        if self._maybe_engine is None:
+            raise UserError("this LLM is closed; make a new one")
+        return self._maybe_engine
 
     def _new_id(self) -> str:
         return f"llm-{next(self._names)}"
@@ -231,16 +240,17 @@ class LLM:
         stream: bool = True,
     ) -> None:
         params = params or self._input.default_params
+        engine = self._engine
         children = self._input.process(request_id, prompt, params, add_special_tokens=add_special_tokens)
         text = prompt if isinstance(prompt, str) else None
         self._output.add(request_id, text, params, children, stream=stream)
-        self._send(request_id, children)
+        self._send(engine, request_id, children)
 
-    def _send(self, request_id: str, children: Sequence[AddRequest]) -> None:
+    def _send(self, engine: Engine, request_id: str, children: Sequence[AddRequest]) -> None:
         """All children or none: one that the core refuses takes the others back."""
         try:
             for child in children:
-                self._engine.add(child)
+                engine.add(child)
         except RequestError:
             self.abort(request_id)
             raise

@@ -63,7 +63,7 @@ def _is_finite(value: Any) -> bool:
 
 
 _LOGPROBS = _Number(
-    integer=True, low=0, high=MAX_LOGPROBS, optional=True, fix="Use None for none, 0 for only the token's own."
+    integer=True, low=0, high=MAX_LOGPROBS, optional=True, fix="Leave it out for none; 0 is only the token's own."
 )
 _NUMBERS: Mapping[str, _Number] = {
     "n": _Number(integer=True, low=1, fix="Use n=1 for one completion."),
@@ -71,8 +71,10 @@ _NUMBERS: Mapping[str, _Number] = {
     "top_p": _Number(integer=False, low=0, low_open=True, high=1, fix="Use 1 to switch it off."),
     "top_k": _Number(integer=True, low=-1, high=2**31 - 1, fix="Use 0 to switch it off."),
     "min_p": _Number(integer=False, low=0, high=1, fix="Use 0 to switch it off."),
-    "seed": _Number(integer=True, low=-(2**63), high=2**64 - 1, optional=True, fix="Use None for a random one."),
-    "max_tokens": _Number(integer=True, low=1, optional=True, fix="Use None to generate until the context is full."),
+    "seed": _Number(integer=True, low=-(2**63), high=2**64 - 1, optional=True, fix="Leave it out for a random one."),
+    "max_tokens": _Number(
+        integer=True, low=1, optional=True, fix="Leave it out to generate until the context is full."
+    ),
     "min_tokens": _Number(integer=True, low=0, fix="Use 0 for no minimum."),
     "presence_penalty": _Number(integer=False, low=-2, high=2, fix="Use 0 to switch it off."),
     "frequency_penalty": _Number(integer=False, low=-2, high=2, fix="Use 0 to switch it off."),

@@ -20,7 +20,7 @@ from isoinfer.backends.kernel_case import KernelCase, Launcher
 from isoinfer.backends.ops import LogitsSpec
 from isoinfer.backends.ops.philox import SAMPLE_STREAM
 from isoinfer.kernels_cuda import token_filter
-from isoinfer.kernels_cuda.argmax import best_key, best_part_case, ordered_image, sizes
+from isoinfer.kernels_cuda.argmax import best_key, best_part_case, sizes
 from isoinfer.kernels_cuda.token_filter import FilterDesc, load_scaled
 
 
@@ -86,8 +86,7 @@ def draw_kernel(
     score_V = load_scaled(logits_ptr + row * row_stride, token_V, vocab_size, tl.where(greedy, 1.0, temperature))
     if temperature != 0:
         floor, border = tl.load(floor_ptr + row), tl.load(border_ptr + row)
-        image_V = ordered_image(score_V)
-        kept_V = (image_V > floor) | ((image_V == floor) & (token_V <= border))
+        kept_V = (score_V > floor) | ((score_V == floor) & (token_V <= border))
         if tl.max(kept_V.to(tl.int32), axis=0) > 0:
             group_G = part * (BLOCK_V // 4) + tl.arange(0, BLOCK_V // 4)
             score_V += gumbel(tl.load(seed_ptr + row), tl.load(position_ptr + row), group_G, STREAM)
@@ -103,7 +102,7 @@ def case(desc: SampleDesc) -> KernelCase:
         signature=(
             ("logits_ptr", "*fp32:16"),
             ("temperature_ptr", "*fp32"),
-            ("floor_ptr", "*i32:16"),
+            ("floor_ptr", "*fp32:16"),
             ("border_ptr", "*i32:16"),
             ("seed_ptr", "*i64"),
             ("position_ptr", "*i32"),
@@ -145,7 +144,7 @@ def make_sample(spec: LogitsSpec, launcher: Launcher) -> Callable[..., torch.Ten
         token_R = logits_RV.new_empty(rows, dtype=torch.int32)
         if not rows:
             return token_R
-        floor_R, border_R = torch.empty_like(token_R), torch.empty_like(token_R)
+        floor_R, border_R = logits_RV.new_empty(rows), torch.empty_like(token_R)
         key_RC = logits_RV.new_empty((rows, parts), dtype=torch.int64)
         keep((rows,), logits_RV, temperature_R, top_k_R, top_p_R, min_p_R, floor_R, border_R, stride, vocab_size)
         draw(

@@ -34,6 +34,8 @@ from isoinfer.errors import BackendError
 
 OPTIONS = {"stream": ("inline", "thread"), "native": ("on", "off"), "linear": ("probe", "native", "onednn")}
 DEFAULT_KV_BYTES = 4 << 30
+THREADS_PER_CORE = 4
+"""More would only wait for each other. Tests ask for two on one core."""
 
 
 class CpuBackend:
@@ -177,6 +179,10 @@ class CpuBackend:
     def _resolve_threads(self, asked: int | None) -> int:
         if asked is not None and asked < 1:
             raise BackendError(f"threads must be at least 1, got {asked}")
+        if asked is not None and asked > THREADS_PER_CORE * self._host.cores:
+            raise BackendError(
+                f"{asked} threads on {self._host.cores} cores would only wait for each other; ask for fewer"
+            )
         if asked is not None:
             return asked
         spare = 1 if self._options["stream"] == "thread" else 0

@@ -28,12 +28,14 @@ STDIN = "-"
 class BatchJob:
     """A context manager. After entering, `tally` says how much an earlier run has done; `run` does the rest.
 
-    UserError on entering: a file cannot be used, or the output belongs to another input.
+    `settings`: what answers depend on besides the lines, such as the model. UserError on entering: a file
+    cannot be used, or the output belongs to another input or to other settings.
     """
 
-    def __init__(self, input_path: str, output_path: str, *, overwrite: bool = False) -> None:
+    def __init__(self, input_path: str, output_path: str, *, settings: str = "", overwrite: bool = False) -> None:
         self._input_path = input_path
         self._output_path = output_path
+        self._settings = settings
         self._overwrite = overwrite
         self._stack = ExitStack()
         self.tally = Tally()
@@ -80,7 +82,7 @@ class BatchJob:
         if self._overwrite:
             return Done()
         with Path(self._output_path).open("rb") as existing:
-            return resume(existing, self._lines, self._seen, (self._input_path, self._output_path))
+            return resume(existing, self._lines, self._seen, (self._input_path, self._output_path), self._settings)
 
     @property
     def finished(self) -> bool:
@@ -95,7 +97,15 @@ class BatchJob:
         on_progress: Callable[[Tally], None] = lambda tally: None,
     ) -> Tally:
         """Answer the remaining lines. KeyboardInterrupt and DeviceLost pass through; the file is valid then too."""
-        runner = BatchRunner(engine, self._writer, self._seen, self.tally, limits=limits, on_progress=on_progress)
+        runner = BatchRunner(
+            engine,
+            self._writer,
+            self._seen,
+            self.tally,
+            settings=self._settings,
+            limits=limits,
+            on_progress=on_progress,
+        )
         runner.run(self._lines)
         return self.tally
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, BinaryIO
 
 from isoinfer.batch.line_error import LineError, unreadable
@@ -20,11 +21,16 @@ class Line:
     number: int
     raw: bytes | None
 
+    def name(self, settings: str) -> str:
+        """The unique tail of the ids that belong to this line, with this content, answered under `settings`."""
+        return blake2b(f"{self.number}:{settings}:".encode() + (self.raw or b"").strip(), digest_size=12).hexdigest()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """A line as JSON. `custom_id` is None if it has no usable one; `error` says what is wrong with the line."""
 
+    name: str
     number: int
     custom_id: str | None
     data: dict[str, Any]
@@ -50,13 +56,14 @@ def _skip_rest(file: BinaryIO, max_bytes: int) -> None:
         pass
 
 
-def open_line(line: Line) -> Envelope:
+def open_line(line: Line, settings: str) -> Envelope:
     """Parse a line's JSON and find its custom_id. Never raises: what is wrong is in `error`."""
+    name = line.name(settings)
     try:
         data = _json_object(line)
-        return Envelope(number=line.number, custom_id=_custom_id(data, line.number), data=data)
+        return Envelope(name=name, number=line.number, custom_id=_custom_id(data, line.number), data=data)
     except LineError as error:
-        return Envelope(number=line.number, custom_id=None, data={}, error=error)
+        return Envelope(name=name, number=line.number, custom_id=None, data={}, error=error)
 
 
 def _custom_id(data: dict[str, Any], number: int) -> str:

@@ -2,13 +2,13 @@
 
 An answered line has a response with status 200 and no error. A line whose body was refused has both the
 response that the online API would give (status and error body) and the error; a line that is no request
-at all has only the error. Ids are derived from the line, so that a repeated run names the same things.
+at all has only the error. Ids are derived from the line and the settings it is answered under, so that a
+repeated run names the same things and one that continues a file sees whether it continues the same job.
 """
 
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
 from typing import Any
 
 from isoinfer.batch.line_error import LineError
@@ -17,34 +17,33 @@ RECORD_START = b'{"id": "batch_req_'
 """How every record begins: what a torn last line must begin with to be taken for one of ours."""
 
 
-def line_name(number: int, custom_id: str | None) -> str:
-    """The unique tail of the ids that belong to one line."""
-    key = f"{number}:{custom_id}".encode("utf-8", "surrogatepass")
-    return blake2b(key, digest_size=12).hexdigest()
+def record_id(name: str) -> str:
+    """The id of the record of the line called `name`."""
+    return f"batch_req_{name}"
 
 
-def answer_record(number: int, custom_id: str | None, body: dict[str, Any]) -> bytes:
+def answer_record(name: str, custom_id: str | None, body: dict[str, Any]) -> bytes:
     """The record of an answered line."""
-    return _record(number, custom_id, _response(200, number, custom_id, body), None)
+    return _record(name, custom_id, _response(200, name, body), None)
 
 
-def error_record(number: int, custom_id: str | None, error: LineError) -> bytes:
+def error_record(name: str, custom_id: str | None, error: LineError) -> bytes:
     """The record of a line that failed."""
     response = None
     if error.status is not None:
         kind = "invalid_request_error" if error.status < 500 else "server_error"
         detail = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
-        response = _response(error.status, number, custom_id, {"error": detail})
-    return _record(number, custom_id, response, {"code": error.code, "message": str(error)})
+        response = _response(error.status, name, {"error": detail})
+    return _record(name, custom_id, response, {"code": error.code, "message": str(error)})
 
 
-def _response(status: int, number: int, custom_id: str | None, body: dict[str, Any]) -> dict[str, Any]:
-    return {"status_code": status, "request_id": f"req_{line_name(number, custom_id)}", "body": body}
+def _response(status: int, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    return {"status_code": status, "request_id": f"req_{name}", "body": body}
 
 
-def _record(number: int, custom_id: str | None, response: Any, error: dict[str, str] | None) -> bytes:
+def _record(name: str, custom_id: str | None, response: Any, error: dict[str, str] | None) -> bytes:
     record = {
-        "id": f"batch_req_{line_name(number, custom_id)}",
+        "id": record_id(name),
         "custom_id": custom_id,
         "response": response,
         "error": error,

@@ -1,7 +1,8 @@
 """Continues an output file: which input lines it already answers, and where its last whole line ends.
 
 The output is in input order, one record per line that is not blank, so record k answers the k-th such line.
-Both files are walked side by side and the custom_ids compared; nothing is kept but the set of ids seen.
+Both files are walked side by side; a record must answer its line's custom_id, its very content, and be
+answered under the same settings. Nothing is kept but the set of ids seen.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from isoinfer.batch.reader import Line, open_line
-from isoinfer.batch.records import RECORD_START
+from isoinfer.batch.records import RECORD_START, record_id
 from isoinfer.batch.seen_ids import SeenIds
 from isoinfer.errors import UserError
 
@@ -26,7 +27,7 @@ class Done:
     end: int = 0
 
 
-def resume(output: BinaryIO, lines: Iterator[Line], seen: SeenIds, names: tuple[str, str]) -> Done:
+def resume(output: BinaryIO, lines: Iterator[Line], seen: SeenIds, names: tuple[str, str], settings: str) -> Done:
     """Take from `lines` those that `output` answers, noting their ids in `seen`.
 
     A torn last record is not counted (writing goes on at `end`). `names`: input and output, for messages.
@@ -39,7 +40,7 @@ def resume(output: BinaryIO, lines: Iterator[Line], seen: SeenIds, names: tuple[
             break
         num_lines += 1
         record = _record(raw, num_lines, names)
-        _match(record["custom_id"], next(lines, None), num_lines, seen, names)
+        _match(record, next(lines, None), num_lines, seen, names, settings)
         num_failed += record["error"] is not None
         end += len(raw)
     return Done(lines=num_lines, failed=num_failed, end=end)
@@ -55,14 +56,23 @@ def _record(raw: bytes, number: int, names: tuple[str, str]) -> dict[str, Any]:
     return record
 
 
-def _match(found: object, line: Line | None, number: int, seen: SeenIds, names: tuple[str, str]) -> None:
+def _match(
+    record: dict[str, Any], line: Line | None, number: int, seen: SeenIds, names: tuple[str, str], settings: str
+) -> None:
     if line is None:
         raise _mismatch(f"{names[1]} has {number} lines or more, {names[0]} has only {number - 1}", names)
-    expected = open_line(line).custom_id
+    opened, found = open_line(line, settings), record["custom_id"]
+    expected = opened.custom_id
     if expected != found:
         raise _mismatch(
             f"line {number} of {names[1]} answers custom_id {found!r:.60}, but line {line.number} of {names[0]} has "
             f"{expected!r:.60}",
+            names,
+        )
+    if record.get("id") != record_id(opened.name):
+        raise _mismatch(
+            f"line {number} of {names[1]} was answered with another body than line {line.number} of {names[0]} now "
+            "has, or by another model, dtype or quantization",
             names,
         )
     if expected is not None:

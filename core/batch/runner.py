@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from isoinfer.batch.engine import BatchEngine
 from isoinfer.batch.line_error import LineError
 from isoinfer.batch.reader import Envelope, Line, open_line
-from isoinfer.batch.records import answer_record, error_record, line_name
+from isoinfer.batch.records import answer_record, error_record
 from isoinfer.batch.request import ChatRequest, LineRequest, parse_request
 from isoinfer.batch.response import response_body, usage
 from isoinfer.batch.seen_ids import SeenIds
@@ -40,6 +40,7 @@ class _Pending:
     """
 
     order: int
+    name: str
     number: int
     custom_id: str | None
     request: LineRequest | None = None
@@ -59,6 +60,7 @@ class BatchRunner:
         seen: SeenIds,
         tally: Tally,
         *,
+        settings: str = "",
         limits: Limits | None = None,
         on_progress: Callable[[Tally], None] = lambda tally: None,
         clock: Callable[[], float] = time.monotonic,
@@ -68,6 +70,7 @@ class BatchRunner:
         self._writer = writer
         self._seen = seen
         self._tally = tally
+        self._settings = settings
         self._limits = limits or Limits()
         self._on_progress = on_progress
         self._clock = clock
@@ -102,11 +105,13 @@ class BatchRunner:
             line = next(lines, None)
             if line is None:
                 return False
-            self._admit(open_line(line))
+            self._admit(open_line(line, self._settings))
         return True
 
     def _admit(self, envelope: Envelope) -> None:
-        pending = _Pending(order=self._num_admitted, number=envelope.number, custom_id=envelope.custom_id)
+        pending = _Pending(
+            order=self._num_admitted, name=envelope.name, number=envelope.number, custom_id=envelope.custom_id
+        )
         self._window.append(pending)
         self._num_admitted += 1
         try:
@@ -153,7 +158,7 @@ class BatchRunner:
             request_id = _name(pending, index)
             if self._requests.pop(request_id, None) is not None:
                 self._engine.abort(request_id)
-        pending.record = error_record(pending.number, pending.custom_id, error)
+        pending.record = error_record(pending.name, pending.custom_id, error)
         pending.failed = True
         pending.request, pending.outputs = None, []
 
@@ -181,7 +186,7 @@ class BatchRunner:
         body = response_body(
             request,
             outputs,
-            name=line_name(pending.number, pending.custom_id),
+            name=pending.name,
             created=int(self._now()),
             model_name=self._engine.model_name,
             decoder=self._engine.tokenizer,
@@ -189,7 +194,7 @@ class BatchRunner:
         counts = usage(request, outputs)
         self._tally.prompt_tokens += counts["prompt_tokens"]
         self._tally.output_tokens += counts["completion_tokens"]
-        pending.record = answer_record(pending.number, pending.custom_id, body)
+        pending.record = answer_record(pending.name, pending.custom_id, body)
         pending.request, pending.outputs = None, []
 
     def _flush(self) -> None:

@@ -60,5 +60,5 @@ def _sentence(problem: Any, known: Iterable[str]) -> str:
     if problem["type"] == "missing":
         return f"The required field {place!r} is missing."
     if problem["type"] == "extra_forbidden":
-        return f"Unknown field {place!r}.{nearest(place, known)}"
+        return f"Unknown field {place!r}.{nearest(place, known) or ' Leave it out.'}"
     return f"{place}: {problem['msg']}, got {problem['input']!r:.60}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,7 +40,7 @@ def batch(
     """Answer an OpenAI batch file: /v1/chat/completions and /v1/completions."""
     from isoinfer.batch.job import BatchJob
 
-    with BatchJob(input_file, output_file, overwrite=overwrite) as job:
+    with BatchJob(input_file, output_file, settings=_settings(model, engine), overwrite=overwrite) as job:
         if job.tally.resumed:
             print_note(f"{output_file} already answers {job.tally.resumed} lines; going on after them")
         interrupted = _run(job, model, engine, output_file)
@@ -49,6 +50,11 @@ def batch(
         print_json({**job.tally.as_dict(), "output_file": output_file})
     print_note(f"{job.tally.sentence()} -> {output_file}")
     return SOME_FAILED if job.tally.failed else DONE
+
+
+def _settings(model: str, engine: EngineOptions) -> str:
+    """What an answer depends on besides its line; where and how fast it is computed is not among it."""
+    return f"{Path(model).name} {engine.dtype} {engine.quantization}"
 
 
 def _run(job: BatchJob, model: str, engine: EngineOptions, output_file: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from isoinfer.cli.exit_codes import INTERRUPTED, SOME_FAILED
 from isoinfer.cli.option_groups import expand_groups
-from isoinfer.cli.terminal import print_note
+from isoinfer.cli.terminal import print_error, print_note
 
 
 def command(function: Callable[..., int]) -> Callable[..., int]:
@@ -27,6 +27,10 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
             return INTERRUPTED
         except BrokenPipeError:
             _silence_stdout()
+            return SOME_FAILED
+        except OSError as error:  # reading and writing files has messages of its own; what is left is stdout
+            _silence_stdout()
+            print_error(f"the output cannot be written: {error.strerror or error}")
             return SOME_FAILED
 
     del guarded.__wrapped__

@@ -48,8 +48,8 @@ def plan_memory(config: EngineConfig, layout: KVLayout, memory: MemoryInfo, max_
     if capacity < min(longest, 2) or (wanted is not None and capacity < wanted):
         needed = -(-longest // layout.block_size) * layout.bytes_per_block
         raise UserError(
-            f"{kv_bytes / GIB:.3f} GiB for KV hold {capacity} tokens, but one request of {longest} tokens needs "
-            f"{needed / GIB:.3f} GiB; raise kv_memory or lower max_model_len"
+            f"{_shown(kv_bytes)} for KV hold {capacity} tokens, but one request of {longest} tokens needs "
+            f"{_shown(needed)}; raise kv_memory (--kv-memory) or lower max_model_len (--max-model-len)"
         )
     return MemoryPlan(
         num_blocks=usable + 1,
@@ -57,3 +57,11 @@ def plan_memory(config: EngineConfig, layout: KVLayout, memory: MemoryInfo, max_
         bytes_per_block=layout.bytes_per_block,
         max_model_len=min(longest, capacity),
     )
+
+
+def _shown(size: int) -> str:
+    """Bytes for people: 1.5 GiB, 64.0 MiB, 10.0 KiB."""
+    for unit, name in ((GIB, "GiB"), (GIB >> 10, "MiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size / 1024:.1f} KiB"

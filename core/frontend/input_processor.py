@@ -102,7 +102,8 @@ class InputProcessor:
             text.encode()
         except UnicodeEncodeError as error:
             raise RequestError(
-                f"The text has a lone surrogate at character {error.start}, which no encoding can hold. Remove it."
+                f"The text is not valid Unicode: character {error.start} is a lone surrogate, which is also what bytes "
+                "that are not UTF-8 become. Remove or re-encode it."
             ) from None
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 

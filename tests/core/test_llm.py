@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,7 +242,7 @@ def test_chat_without_a_template_says_what_to_do(llm: LLM) -> None:
         ({"quantization": "int3"}, UserError, "no quantization 'int3'"),
         ({"max_model_len": 257}, UserError, "at most 256 positions"),
         ({"max_model_len": 1}, UserError, "at least 2"),
-        ({"kv_memory": "1KiB", "max_model_len": 200}, UserError, "raise kv_memory or lower max_model_len"),
+        ({"kv_memory": "1KiB", "max_model_len": 200}, UserError, "KiB for KV hold .*raise kv_memory"),
         ({"kv_memory": "many"}, UserError, "cannot read 'many'"),
         ({"kv_memory": "900TiB"}, UserError, "are free"),
         ({"max_num_seqs": 0}, UserError, "max_num_seqs must be at least 1"),
@@ -296,3 +298,20 @@ def test_an_interrupt_in_the_middle_of_a_step_leaves_a_working_engine(
         assert llm._engine.scheduler.kv_usage == 0
     assert texts(llm.generate(["abc", "xyz"], GREEDY)) == expected
     assert not llm._engine.scheduler._in_flight
+
+
+def test_a_closed_llm_lets_go_and_says_so(tiny: SimpleNamespace) -> None:
+    llm = LLM(tiny.path, dtype="float32", threads=1, max_model_len=200)
+    stream = llm.stream("ab", SamplingParams(max_tokens=5))
+    next(stream)
+    engine = weakref.ref(llm._engine)
+    llm.close()
+    llm.close()
+    stream.close()
+    gc.collect()
+    assert engine() is None, "weights and KV are still held"
+    with pytest.raises(UserError, match="closed; make a new one"):
+        llm.generate("ab")
+    with pytest.raises(UserError, match="closed; make a new one"):
+        llm.step()
+    assert llm.describe(), "what it was may still be asked"

@@ -28,7 +28,7 @@ INVALID = [
     ({"seed": 2**64}, "seed must be"),
     ({"seed": -(2**63) - 1}, "seed must be"),
     ({"seed": 1.5}, "seed must be an integer"),
-    ({"max_tokens": 0}, "max_tokens must be at least 1, got 0. Use None to generate until the context is full"),
+    ({"max_tokens": 0}, "max_tokens must be at least 1, got 0. Leave it out to generate until the context is full"),
     ({"max_tokens": True}, "max_tokens must be an integer"),
     ({"min_tokens": -1}, "min_tokens must be at least 0"),
     ({"min_tokens": 17}, "min_tokens \\(17\\) is above max_tokens \\(16\\)"),

@@ -49,6 +49,7 @@ def test_the_plugin_knows_one_device_and_claims_nothing_yet() -> None:
         ({"options": {"stream": "fast"}}, "no option stream=fast"),
         ({"dtype": "float16"}, "computes in float32 or bfloat16, not float16"),
         ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"threads": 100_000}, "100000 threads on .* cores would only wait for each other; ask for fewer"),
     ],
 )
 def test_settings_it_does_not_know_are_refused(config: dict[str, Any], message: str) -> None:

@@ -47,7 +47,7 @@ def test_a_line_that_just_fits_is_kept():
     ],
 )
 def test_what_is_wrong_is_said_with_the_line_number(raw, code, said):
-    envelope = open_line(Line(number=12, raw=raw))
+    envelope = open_line(Line(number=12, raw=raw), "")
     assert envelope.custom_id is None
     assert envelope.error is not None
     assert envelope.error.code == code
@@ -57,5 +57,16 @@ def test_what_is_wrong_is_said_with_the_line_number(raw, code, said):
 
 
 def test_a_good_line_gives_its_id_and_data():
-    envelope = open_line(Line(number=1, raw='{"custom_id": "é", "x": 1}'.encode()))
+    envelope = open_line(Line(number=1, raw='{"custom_id": "é", "x": 1}'.encode()), "")
     assert (envelope.custom_id, envelope.data["x"], envelope.error) == ("é", 1, None)
+
+
+def test_a_lines_name_depends_on_its_place_its_content_and_the_settings():
+    names = [
+        Line(number=number, raw=raw).name(settings)
+        for number in (1, 2)
+        for raw in (b'{"a": 1}', b'{"a": 2}', None)
+        for settings in ("model", "other")
+    ]
+    assert len(set(names)) == len(names)
+    assert Line(number=1, raw=b'{"a": 1}\n').name("model") == names[0], "the line's end is not its content"

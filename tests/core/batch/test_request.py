@@ -12,7 +12,7 @@ from isoinfer.batch.request import ChatRequest, CompletionRequest, parse_request
 
 
 def _parse(text):
-    return parse_request(open_line(Line(number=3, raw=text.encode())))
+    return parse_request(open_line(Line(number=3, raw=text.encode()), ""))
 
 
 def _error(text) -> LineError:

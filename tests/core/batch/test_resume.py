@@ -97,3 +97,15 @@ def test_overwrite_starts_again(files, completion, make_engine):
     engine = make_engine()
     assert [r["custom_id"] for r in files.run(engine, overwrite=True)] == ["a"]
     assert engine.prompts == ["p1"]
+
+
+def test_a_changed_line_or_setting_is_not_taken_for_the_one_that_was_answered(files, completion, make_engine):
+    files.write(completion("a", "p1"), completion("b", "q1"))
+    files.run(make_engine())
+    before = files.output.read_bytes()
+    with pytest.raises(UserError, match="by another model, dtype or quantization"), files.job(settings="int8"):
+        pass
+    files.write(completion("a", "p1"), completion("b", "changed"))
+    with pytest.raises(UserError, match=r"line 2 of .* was answered with another body than line 2"), files.job():
+        pass
+    assert files.output.read_bytes() == before

@@ -97,3 +97,13 @@ def test_help_loads_no_torch():
         "assert code == 0; assert not {'torch', 'numpy', 'tokenizers', 'jinja2'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
+
+
+def test_an_output_that_cannot_be_written_is_one_line(isoinfer, monkeypatch):
+    def refuse(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("isoinfer.cli.backends.print_table", refuse)
+    monkeypatch.setattr("isoinfer.cli.command._silence_stdout", lambda: None)
+    ran = isoinfer("backends")
+    assert (ran.code, ran.err) == (1, "error: the output cannot be written: No space left on device\n")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -94,12 +95,16 @@ def test_answers_are_those_of_one_request_at_a_time(batch, write_lines, tmp_path
         assert single.out == text + "\n"
 
 
-def test_a_finished_file_needs_no_model(batch, write_lines, tmp_path, isoinfer):
+def test_a_finished_file_needs_no_model(batch, write_lines, tmp_path, isoinfer, engine_args):
     source = write_lines(_line("a", "abc"))
     batch(source)
     before = (tmp_path / "out.jsonl").read_bytes()
-    ran = isoinfer("batch", "-m", "/gone", "-i", str(source), "-o", str(tmp_path / "out.jsonl"))
-    assert ran.code == 0
+    gone = f"/gone/{Path(engine_args[engine_args.index('-m') + 1]).name}"
+    again = ("-i", str(source), "-o", str(tmp_path / "out.jsonl"), "--dtype", "float32")
+    ran = isoinfer("batch", "-m", gone, *again)
+    assert ran.code == 0, ran.err
+    other = isoinfer("batch", "-m", "/gone/other", *again)
+    assert (other.code, "by another model" in other.err) == (2, True)
     assert "1 of them from an earlier run" in ran.err
     assert (tmp_path / "out.jsonl").read_bytes() == before
 

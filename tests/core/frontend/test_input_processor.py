@@ -48,7 +48,7 @@ def test_token_ids_are_taken_as_they_are(processor, prompt):
         ([[1], [2, 3]], "text or a list of token ids"),
         (["a"], "text or a list of token ids"),
         (None, "text or a list of token ids"),
-        ("a\ud800", "lone surrogate at character 1"),
+        ("a\ud800", "character 1 is a lone surrogate"),
         ([1] * 20, "has 20 tokens, but the context \\(max_model_len\\) is 20 tokens .* Shorten the prompt to 19"),
     ],
 )
