@@ -13,11 +13,17 @@ from isoinfer.backends.provider import Function, Provider
 from isoinfer.backends.torch_device import torch_ops
 from isoinfer.kernels_cuda import (
     add_rms_norm,
+    argmax,
+    bias_logits,
     embedding,
     gather_rows,
+    logprobs,
+    mask_logits,
     paged_attention,
+    penalize,
     rms_norm,
     rope_kv_write,
+    sample,
     silu_mul,
     swiglu_clipped,
 )
@@ -32,6 +38,12 @@ KERNELS: dict[str, ModuleType] = {
     "gather_rows": gather_rows,
     "embedding": embedding,
     "rope_kv_write": rope_kv_write,
+    "argmax": argmax,
+    "sample": sample,
+    "mask_logits": mask_logits,
+    "penalize": penalize,
+    "bias_logits": bias_logits,
+    "logprobs": logprobs,
 }
 """Ops whose kernel needs nothing but its spec and a launcher."""
 

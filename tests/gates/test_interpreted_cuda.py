@@ -1,0 +1,123 @@
+"""Every CUDA kernel under Triton's interpreter: the ops' own cases, and whole models against the CPU's tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers
+
+from isoinfer import LLM, SamplingParams
+from isoinfer.backends.cuda.providers import KERNELS
+from isoinfer.backends.ops import ALL_OPS, PAGED_ATTENTION, AttentionSpec, Sample, dtype_name
+from isoinfer.backends.ops.paging import PagedRow, make_batch, make_kv
+from isoinfer.conformance.interpreted import interpreted_cuda, require_interpreter
+from isoinfer.conformance.op_cases import run_case, run_op_cases
+
+pytestmark = [pytest.mark.gate, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+
+DTYPES = (torch.float32, torch.float16)
+TRITON_OPS = {*KERNELS, "paged_attention"}
+TORCH_OPS = {"linear", "rope", "kv_write", "moe_route", "moe_experts"}
+UNSERVED = {f"torch: no {form} weights here yet" for form in ("int8", "int4")}
+TINY = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "mistral-window": ("Mistral", {"sliding_window": 70, "num_key_value_heads": 1}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+}
+
+
+def test_the_interpreter_is_on() -> None:
+    require_interpreter()
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "sm_90", "sm_100"])
+def test_every_ops_cases_pass_and_kernels_serve_them(chip: str) -> None:
+    backend = interpreted_cuda(chip)
+    results = [result for seed in range(3) for result in run_op_cases(backend, dtypes=DTYPES, seed=seed)]
+    wrong = [r for r in results if r.status != "passed" and r.reason not in UNSERVED]
+    assert not Counter(f"{r.id} by {r.provider}: {r.reason}" for r in wrong)
+    assert {r.op for r in results if r.status == "passed" and r.provider == "triton"} == TRITON_OPS
+    assert {r.op for r in results} == set(ALL_OPS) == TRITON_OPS | TORCH_OPS
+
+
+def _attention_cases(dtype: torch.dtype) -> Iterator[Sample]:
+    """What the op's own cases lack: many splits, verify rows, group sizes, wide heads, long windows."""
+    gen = torch.Generator().manual_seed(7)
+    shapes: tuple[
+        tuple[str, tuple[int, int, int], tuple[tuple[int, int], ...], int | None, float | None, bool], ...
+    ] = (
+        ("many-splits", (4, 4, 32), ((1, 1500), (1, 513), (1, 512), (1, 1)), None, None, False),
+        ("verify", (4, 1, 64), ((3, 700), (5, 70), (2, 2), (1, 64)), None, None, False),
+        ("group-of-3", (9, 3, 64), ((1, 130), (40, 129)), None, None, False),
+        ("group-of-16-sinks", (16, 1, 32), ((1, 65), (9, 80)), None, None, True),
+        ("wide-head", (2, 1, 256), ((1, 70), (20, 70)), None, 20.0, False),
+        ("head-of-80", (2, 2, 80), ((1, 70), (70, 70)), None, None, False),
+        ("window-over-splits", (2, 1, 32), ((1, 1300), (3, 1300), (130, 300)), 600, None, True),
+    )
+    for label, (N, K, D), rows, window, softcap, sinks in shapes:
+        static = AttentionSpec(
+            num_heads=N,
+            num_kv_heads=K,
+            head_dim=D,
+            scale=D**-0.5,
+            block_size=64,
+            window=window,
+            softcap=softcap,
+            has_sinks=sinks,
+            dtype=dtype_name(dtype),
+        )
+        paged = [PagedRow(num_queries=q, length=length, window=window) for q, length in rows]
+        batch = make_batch(paged, 64, gen)
+        kv = make_kv(paged, batch, (K, D), dtype, gen)
+        tokens = sum(q for q, _ in rows)
+        q_TND = (2 * torch.randn(tokens, N + 2 * K, D, generator=gen)).to(dtype)[:, :N]
+        sinks_N = torch.randn(N, generator=gen).to(dtype) if sinks else None
+        out_TND = torch.full((tokens, N, D), torch.nan, dtype=dtype)
+        yield Sample(label=label, static=static, args=(q_TND, kv, batch, sinks_N, out_TND))
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "sm_100"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_at_its_edges(chip: str, dtype: torch.dtype) -> None:
+    backend = interpreted_cuda(chip, dtype_name(dtype))
+    for sample in _attention_cases(dtype):
+        result = run_case(backend, PAGED_ATTENTION, sample, dtype_name(dtype))
+        assert (result.provider, result.status) == ("triton", "passed"), f"{sample.label}: {result.reason}"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_says_what_it_says_on_the_cpu(name: str, tmp_path: Path) -> None:
+    """Greedy tokens in float32: a prompt over two blocks, a short one, and rows that end at different times."""
+    family, changes = MODELS[name]
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{family}Config")(**(TINY | changes))
+    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(tmp_path)
+    words = {f"w{i}": i for i in range(TINY["vocab_size"])}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(1, 128, size=length).tolist() for length in (90, 5, 64)]
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (4, 6, 5)]
+    answers = []
+    for backend in ("cpu", interpreted_cuda("sm_90")):
+        llm = LLM(str(tmp_path), backend=backend, dtype="float32", max_model_len=128, kv_memory="8MiB")
+        answers.append([list(output.outputs[0].token_ids) for output in llm.generate(prompts, params)])
+        llm.close()
+    assert [len(tokens) for tokens in answers[0]] == [4, 6, 5]
+    assert answers[0] == answers[1]
