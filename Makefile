@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TEST_SECONDS := 480
 
-.PHONY: demo test gates check bench clean
+.PHONY: demo test gates check check-npu-schema bench clean
 
 demo: $(VENV)/.installed-demo
 	scripts/demo
@@ -17,6 +17,9 @@ gates: $(VENV)/.installed-dev
 
 check: $(VENV)/.installed-dev
 	scripts/check
+
+check-npu-schema: $(VENV)/.installed-test
+	scripts/check-npu-schema
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/peers.py

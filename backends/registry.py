@@ -17,7 +17,7 @@ from isoinfer.backends.plugin_source import PluginSource, find_sources
 from isoinfer.backends.probe_cache import ProbeCache, default_cache_dir
 from isoinfer.backends.probe_process import probe_in_processes
 from isoinfer.backends.probe_result import ProbeResult, probe_plugin
-from isoinfer.backends.registry_choice import AUTO, choose_best, choose_device, find_source, parse_spec
+from isoinfer.backends.registry_choice import AUTO, assume_device, choose_best, choose_device, find_source, parse_spec
 from isoinfer.backends.registry_records import DeviceRow, PluginRecord, Selection, device_rows
 from isoinfer.errors import BackendError
 
@@ -71,6 +71,18 @@ class Registry:
         source = find_source(name, self._sources)
         return choose_device(PluginRecord(source=source, result=self._probe_here(source)), device)
 
+    def assume(self, spec: str) -> Selection:
+        """The plugin called `spec`, asked for a chip that need not be here: any of its devices will do.
+
+        Raises BackendError: no single name, unknown or ambiguous name, broken plugin.
+        """
+        name, device = parse_spec(spec)
+        if name == AUTO or device is not None:
+            names = ", ".join(sorted({source.name for source in self._sources}))
+            raise BackendError(f"name one backend to assume a chip of, without a device, not {spec!r}: {names}")
+        source = find_source(name, self._sources)
+        return assume_device(PluginRecord(source=source, result=self._probe_here(source)))
+
     def create(self, selection: Selection, config: BackendConfig) -> Backend:
         """Make the backend. Raises BackendError with the plugin's name; the plugin's own error is chained."""
         return self._ask(selection, "cannot be created", lambda plugin: plugin.create(selection.device, config))
@@ -113,6 +125,7 @@ class Registry:
 
 
 def create_backend(spec: str, config: BackendConfig) -> Backend:
-    """The backend for `NAME[:DEVICE]` or `auto`, ready to use. Raises BackendError."""
+    """The backend for `NAME[:DEVICE]` or `auto`, ready to use, or to be asked if it assumes. Raises BackendError."""
     registry = Registry.load()
-    return registry.create(registry.select(spec), config)
+    selection = registry.select(spec) if config.assume is None else registry.assume(spec)
+    return registry.create(selection, config)

@@ -37,10 +37,15 @@ def find_source(name: str, sources: Sequence[PluginSource]) -> PluginSource:
     raise BackendError(f"there is no backend {name!r}: {hint}the backends are {', '.join(names)}, or {AUTO}")
 
 
+def assume_device(record: PluginRecord) -> Selection:
+    """The first device of `record`, there or not. Raises BackendError where the plugin is broken."""
+    _require_working(record)
+    return Selection(source=record.source, device=record.devices[0])
+
+
 def choose_device(record: PluginRecord, device: str | None) -> Selection:
     """The device of `record` that is called `device`, or its best one. Raises BackendError with the reason."""
-    if record.error is not None:
-        raise BackendError(f"backend {record.name!r} ({record.source.label}) cannot be used: {record.error}")
+    _require_working(record)
     found = _best(record.devices) if device is None else _named(record, device)
     if found is None:
         reasons = "; ".join(f"{d.id}: {d.reason}" for d in record.devices)
@@ -65,6 +70,11 @@ def choose_best(records: Sequence[PluginRecord]) -> Selection:
         labels = " and ".join(f"{winner.spec} ({winner.source.label})" for winner in winners)
         raise BackendError(f"{labels} have the same score {top}: choose one with --backend NAME[:DEVICE]")
     return winners[0]
+
+
+def _require_working(record: PluginRecord) -> None:
+    if record.error is not None:
+        raise BackendError(f"backend {record.name!r} ({record.source.label}) cannot be used: {record.error}")
 
 
 def _best(devices: Sequence[DeviceInfo]) -> DeviceInfo | None:

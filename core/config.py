@@ -40,13 +40,17 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything that makes an engine. `max_model_len`: None = the model's own limit, as far as KV allows."""
+    """Everything that makes an engine. `max_model_len`: None = the model's own limit, as far as KV allows.
+
+    `enforce_eager`: no captured graphs, even where the backend has them.
+    """
 
     model: str
     backend: str | Backend = "auto"
     backend_config: BackendConfig = field(default_factory=BackendConfig)
     quantization: str | None = None
     max_model_len: int | None = None
+    enforce_eager: bool = False
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 

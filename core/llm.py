@@ -39,6 +39,7 @@ class LLM:
     before, which keeps its own dtype, determinism and options. `dtype`: "auto", "float32", "bfloat16", ... as
     the backend has it. `quantization`: None or "int8". `max_model_len`: longest prompt plus answer in tokens.
     `kv_memory`: bytes for KV, such as "2GiB". `deterministic`: a request's bits depend on no other request.
+    `enforce_eager`: no captured graphs, even where the backend has them.
     `backend_options`: settings only that backend knows. `progress(done, total)` is called while weights
     load. Raises UserErrors that say what to do.
     """
@@ -55,6 +56,7 @@ class LLM:
         max_num_batched_tokens: int = 2048,
         kv_memory: str | int | None = None,
         deterministic: bool = False,
+        enforce_eager: bool = False,
         fallback: str = "composed",
         threads: int | None = None,
         backend_options: Mapping[str, str] | None = None,
@@ -72,6 +74,7 @@ class LLM:
             ),
             quantization=quantization,
             max_model_len=max_model_len,
+            enforce_eager=enforce_eager,
             cache=CacheConfig(kv_memory=None if kv_memory is None else parse_bytes(kv_memory)),
             scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
         )

@@ -34,7 +34,7 @@ class BiasConfig:
 
 def pick_config(desc: BiasDesc) -> BiasConfig:
     """Lists are short: most of them fit one tile."""
-    return BiasConfig(block_j=1024)
+    return BiasConfig(block_j=256)
 
 
 def descriptions() -> Iterator[BiasDesc]:

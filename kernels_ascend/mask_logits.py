@@ -43,11 +43,12 @@ def descriptions() -> Iterator[MaskDesc]:
 def mask_logits_kernel(
     logits_ptr, bitmask_ptr, rows, row_stride, mask_stride, vocab_size, num_parts, BLOCK_W: tl.constexpr
 ):
+    power_B = 1 << tl.arange(0, 32)  # a shift by a vector is a scalar loop: one of 32 steps, before all others
     for item in range(tl.program_id(0), rows * num_parts, tl.num_programs(0)):
         row, part = (item // num_parts).to(tl.int64), item % num_parts
         index_W = part * BLOCK_W + tl.arange(0, BLOCK_W)
-        word_W = tl.load(bitmask_ptr + row * mask_stride + index_W, mask=index_W * 32 < vocab_size, other=0)
-        bit_WB = (word_W[:, None] >> tl.arange(0, 32)[None, :]) & 1
+        word_W = tl.load(bitmask_ptr + row * mask_stride + index_W, mask=index_W < (vocab_size + 31) // 32, other=0)
+        bit_WB = word_W[:, None] & power_B[None, :]
         bit_V = tl.reshape(bit_WB, [BLOCK_W * 32])
         token_V = part * (BLOCK_W * 32) + tl.arange(0, BLOCK_W * 32)
         inside_V = token_V < vocab_size

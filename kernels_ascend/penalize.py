@@ -1,7 +1,8 @@
 """Penalties on tokens that a row has seen: one kernel counts them, one changes the logits. Cores take parts in turn.
 
-The counts are one integer for each logit: the lower bits count output tokens, bit 30 is set by any of the prompt.
-Integer atomics give the same counts in every order. Rows whose settings change nothing are left at once.
+The counts are one integer for each logit: bit 30 is set by any token of the prompt, in a launch of its own, then
+the lower bits count output tokens. Integer atomics give the same counts in every order. Rows whose settings change
+nothing are left at once.
 
 Suffixes: R rows, V vocabulary, S slots, L history length.
 """
@@ -57,6 +58,7 @@ def count_tokens_kernel(
     history_stride,
     vocab_size,
     num_parts,
+    PROMPT: tl.constexpr,
     BLOCK_L: tl.constexpr,
 ):
     for item in range(tl.program_id(0), rows * num_parts, tl.num_programs(0)):
@@ -67,10 +69,12 @@ def count_tokens_kernel(
             slot_history_ptr = history_ptr + tl.load(slot_ptr + row).to(tl.int64) * history_stride
             row_count_ptr = count_ptr + row.to(tl.int64) * vocab_size
             start = part * BLOCK_L
-            for index in range(start, tl.minimum(start + BLOCK_L, tl.minimum(prompt_len, length))):
-                tl.atomic_or(row_count_ptr + tl.load(slot_history_ptr + index), 1 << 30)
-            for index in range(tl.maximum(start, prompt_len), tl.minimum(start + BLOCK_L, length)):
-                tl.atomic_add(row_count_ptr + tl.load(slot_history_ptr + index), 1)
+            if PROMPT:
+                for index in range(start, tl.minimum(start + BLOCK_L, tl.minimum(prompt_len, length))):
+                    tl.atomic_max(row_count_ptr + tl.load(slot_history_ptr + index), 1 << 30)
+            else:
+                for index in range(tl.maximum(start, prompt_len), tl.minimum(start + BLOCK_L, length)):
+                    tl.atomic_add(row_count_ptr + tl.load(slot_history_ptr + index), 1)
 
 
 @triton.jit(do_not_specialize=["rows", "row_stride", "vocab_size", "num_parts"])
@@ -123,8 +127,8 @@ def case(desc: PenalizeDesc) -> KernelCase:
     )
 
 
-def count_case(desc: PenalizeDesc) -> KernelCase:
-    """`count_tokens_kernel` as it is launched."""
+def count_case(desc: PenalizeDesc, prompt: bool) -> KernelCase:
+    """`count_tokens_kernel` as it is launched, for prompt or for output tokens."""
     return KernelCase(
         kernel=count_tokens_kernel,
         signature=(
@@ -141,15 +145,15 @@ def count_case(desc: PenalizeDesc) -> KernelCase:
             ("vocab_size", "i32"),
             ("num_parts", "i32"),
         ),
-        constants={"BLOCK_L": pick_config(desc).block_l},
+        constants={"PROMPT": prompt, "BLOCK_L": pick_config(desc).block_l},
         options={},
     )
 
 
 def cases() -> Iterator[KernelCase]:
     """Every case of this file."""
-    yield from map(count_case, descriptions())
-    yield from map(case, descriptions())
+    for desc in descriptions():
+        yield from (count_case(desc, True), count_case(desc, False), case(desc))
 
 
 def refuse(spec: LogitsSpec) -> str:
@@ -163,7 +167,8 @@ def make_penalize(spec: LogitsSpec, soc: Soc, launcher: Launcher) -> Callable[..
     In place. float32 but history, slots and lengths int32. logits and history may be strided in their rows.
     """
     desc, grid, vocab_size = PenalizeDesc(), (soc.vector_cores,), spec.vocab_size
-    count, launch = launcher.prepare(count_case(desc)), launcher.prepare(case(desc))
+    counts = [launcher.prepare(count_case(desc, prompt)) for prompt in (True, False)]
+    launch = launcher.prepare(case(desc))
     block_l, parts = pick_config(desc).block_l, -(-vocab_size // pick_config(desc).block_v)
 
     def penalize(
@@ -183,7 +188,8 @@ def make_penalize(spec: LogitsSpec, soc: Soc, launcher: Launcher) -> Callable[..
         count_RV = logits_RV.new_zeros((rows, vocab_size), dtype=torch.int32)
         lengths = (prompt_len_R, length_R)
         stride, history_parts = history_SL.stride(0), -(-width // block_l)
-        count(grid, history_SL, slot_R, *lengths, *settings, count_RV, rows, stride, vocab_size, history_parts)
+        for count in counts:
+            count(grid, history_SL, slot_R, *lengths, *settings, count_RV, rows, stride, vocab_size, history_parts)
         launch(grid, logits_RV, count_RV, *settings, rows, logits_RV.stride(0), vocab_size, parts)
 
     return penalize

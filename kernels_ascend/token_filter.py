@@ -191,7 +191,7 @@ def token_filter_kernel(
     BLOCK_V: tl.constexpr,
 ):
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-        logits_ptr = all_logits_ptr + row.to(tl.int64) * row_stride
+        logits_ptr = all_logits_ptr + row_stride.to(tl.int64) * row
         temperature, top_k = tl.load(temperature_ptr + row), tl.load(top_k_ptr + row)
         top_p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
         by_k = (top_k > 0) & (top_k < vocab_size)

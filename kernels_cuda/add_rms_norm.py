@@ -5,7 +5,7 @@ Suffixes: T tokens (rows), H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import triton
@@ -15,7 +15,7 @@ from isoinfer.backends.kernel_case import POINTERS, KernelCase, Launcher
 from isoinfer.backends.ops import NormSpec
 from isoinfer.kernels_cuda.rms_norm import RmsNormDesc, descriptions, pick_config, refuse
 
-__all__ = ["case", "descriptions", "make_add_rms_norm", "pick_config", "refuse"]
+__all__ = ["case", "cases", "descriptions", "make_add_rms_norm", "pick_config", "refuse"]
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -66,6 +66,11 @@ def case(desc: RmsNormDesc) -> KernelCase:
         constants={"BLOCK_T": config.block_t, "BLOCK_H": config.block_h},
         options={"num_warps": config.num_warps},
     )
+
+
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
 
 
 def make_add_rms_norm(spec: NormSpec, launcher: Launcher) -> Callable[..., torch.Tensor]:

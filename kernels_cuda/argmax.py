@@ -108,10 +108,9 @@ def best_part_case() -> KernelCase:
     )
 
 
-def cases() -> Iterator[KernelCase]:
-    """Every case of this file."""
-    yield from map(case, descriptions())
-    yield best_part_case()
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((each, frozenset()) for each in (*map(case, descriptions()), best_part_case()))
 
 
 def refuse(spec: LogitsSpec) -> str:

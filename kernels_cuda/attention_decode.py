@@ -46,18 +46,21 @@ class DecodeConfig:
 
 
 def pick_config(desc: DecodeDesc) -> DecodeConfig:
-    """Memory is the limit: 64 keys a tile, fewer where they are wide, and two tiles in flight."""
+    """Memory is the limit: 64 keys a tile, fewer where they are wide, and two tiles in flight.
+
+    float32 has no matrix unit: its products hold their operands in registers, so tiles are small and warps many.
+    """
     block_d = max(16, triton.next_power_of_2(desc.head_dim))
-    width = 4 if desc.dtype == "float32" else 2
-    tile = 64 if block_d * width <= 256 else 32 if block_d * width <= 512 else 16
-    block_s = tile
+    block_g = max(16, triton.next_power_of_2(desc.group))
+    plain = desc.dtype == "float32"
+    block_s = (16 if block_d > 128 else 32) if plain else (32 if block_d > 128 else 64)
     while desc.block_size % block_s:
         block_s //= 2
     return DecodeConfig(
-        block_g=max(16, triton.next_power_of_2(desc.group)),
+        block_g=block_g,
         block_d=block_d,
         block_s=block_s,
-        num_warps=4,
+        num_warps=8 if plain or block_g > 16 else 4,
         num_stages=2,
     )
 
@@ -229,10 +232,10 @@ def combine_case(desc: CombineDesc) -> KernelCase:
     )
 
 
-def cases() -> Iterator[KernelCase]:
-    """Every case of this file."""
-    yield from map(case, descriptions())
-    yield from map(combine_case, combine_descriptions())
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    for each in (*map(case, descriptions()), *map(combine_case, combine_descriptions())):
+        yield each, frozenset()
 
 
 def case(desc: DecodeDesc) -> KernelCase:

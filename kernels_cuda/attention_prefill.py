@@ -21,6 +21,8 @@ from isoinfer.kernels_cuda.attention_decode import masked_scores
 DTYPES = ("bfloat16", "float16", "float32")
 TMA_FROM = 90
 """The first capability with a tensor memory accelerator."""
+GROUPS = (1, 4, 8, 16, 32, 64)
+"""Query heads of one KV head in the cases that are compiled ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,32 +56,38 @@ class PrefillConfig:
 
 
 def pick_config(desc: PrefillDesc) -> PrefillConfig:
-    """128 rows where the type has tensor cores and the head is not wide, so that the matrix unit is full."""
+    """128 rows where the type has tensor cores and the head is not wide, so that the matrix unit is full.
+
+    float32 has no matrix unit: its products hold their operands in registers, so tiles are small.
+    """
     block_d = max(16, triton.next_power_of_2(desc.head_dim))
     block_g = triton.next_power_of_2(desc.group)
-    wide = desc.dtype == "float32"
-    rows = 32 if wide else 64 if block_d > 128 else 128
-    block_s = 32 if wide or block_d > 128 else 64
+    plain = desc.dtype == "float32"
+    rows = 16 if plain else 64 if block_d > 128 else 128
+    block_s = (16 if block_d > 128 else 32) if plain else (32 if block_d > 128 else 64)
     while desc.block_size % block_s:
         block_s //= 2
-    tma = desc.sm >= TMA_FROM and desc.head_dim == block_d and not wide and block_d >= 16 and desc.sm < 120
+    tma = desc.sm >= TMA_FROM and desc.head_dim == block_d and not plain and block_d >= 16 and desc.sm < 120
     return PrefillConfig(
         block_q=max(1, rows // block_g),
         block_g=block_g,
         block_d=block_d,
         block_s=block_s,
         tma=tma,
-        num_warps=8 if rows == 128 and block_d >= 128 else 4,
+        num_warps=16 if plain and block_g > 16 and block_d > 128 else 8,
         num_stages=2 if tma or desc.sm >= TMA_FROM else 1,
     )
 
 
 def descriptions(sm: int) -> Iterator[PrefillDesc]:
-    """One description for every configuration that `pick_config` can return for `sm` at the backend's block size."""
+    """Descriptions for `sm` at the backend's block size: every head dim, and groups from one extreme to the other.
+
+    Groups share the rows of a tile in other ways but with the same code, so not each goes with each.
+    """
     for dtype in DTYPES:
         for head_dim in (16, 32, 64, 128, 256):
-            for group in (1, 2, 4, 8, 16, 32, 64):
-                for softcap in (False, True) if group == 2 else (False,):
+            for group in GROUPS:
+                for softcap in (False, True) if group == GROUPS[0] else (False,):
                     yield PrefillDesc(
                         sm=sm, group=group, head_dim=head_dim, block_size=64, softcap=softcap, dtype=dtype
                     )
@@ -248,3 +256,10 @@ def case(desc: PrefillDesc, sinks: bool = False) -> KernelCase:
         },
         options={"num_warps": config.num_warps, "num_stages": config.num_stages},
     )
+
+
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """The cases of this file for `sm`, with what their compiled code must show."""
+    for desc in descriptions(sm):
+        for sinks in (False, True):
+            yield case(desc, sinks), expects(desc)

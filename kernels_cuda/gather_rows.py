@@ -70,6 +70,11 @@ def case(desc: GatherDesc) -> KernelCase:
     )
 
 
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
+
+
 def refuse_width(width: int) -> str:
     """Why rows of `width` elements are not served, or ""."""
     return f"a row of {width} is not a multiple of 16" if width % 16 else ""

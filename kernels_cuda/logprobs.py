@@ -207,10 +207,10 @@ def merge_case(desc: MergeDesc) -> KernelCase:
     )
 
 
-def cases() -> Iterator[KernelCase]:
-    """Every case of this file."""
-    yield from map(case, descriptions())
-    yield from map(merge_case, merge_descriptions())
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    for each in (*map(case, descriptions()), *map(merge_case, merge_descriptions())):
+        yield each, frozenset()
 
 
 def num_parts(spec: LogprobsSpec) -> int:

@@ -69,6 +69,11 @@ def case(desc: MaskDesc) -> KernelCase:
     )
 
 
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
+
+
 def refuse(spec: LogitsSpec) -> str:
     """Every vocabulary is served."""
     return ""

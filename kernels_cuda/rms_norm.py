@@ -83,6 +83,11 @@ def case(desc: RmsNormDesc) -> KernelCase:
     )
 
 
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
+
+
 def refuse(spec: NormSpec) -> str:
     """Why this kernel does not serve `spec`, or "" if it does."""
     if spec.hidden_size % 16:

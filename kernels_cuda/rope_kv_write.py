@@ -137,6 +137,11 @@ def case(desc: RopeKVWriteDesc) -> KernelCase:
     )
 
 
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
+
+
 def refuse(spec: RopeKVWriteSpec) -> str:
     """Why this kernel does not serve `spec`, or "" if it does."""
     if spec.head_dim % 16 or spec.head_dim > MAX_HEAD_DIM:

@@ -115,6 +115,11 @@ def case(desc: SampleDesc) -> KernelCase:
     )
 
 
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
+
+
 def refuse(spec: LogitsSpec) -> str:
     """Why this kernel does not serve `spec`, or "" if it does."""
     return "" if spec.vocab_size < 1 << 24 else "a vocabulary from 2^24 tokens on cannot be counted in float32"

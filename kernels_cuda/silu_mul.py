@@ -66,6 +66,11 @@ def case(desc: ActivationDesc) -> KernelCase:
     )
 
 
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
+
+
 def refuse(spec: ActivationSpec) -> str:
     """Why this kernel does not serve `spec`, or "" if it does."""
     return f"a width of {spec.intermediate_size} is not a multiple of 16" if spec.intermediate_size % 16 else ""

@@ -5,7 +5,7 @@ Suffixes: T tokens (rows), I intermediate size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import triton
@@ -15,7 +15,7 @@ from isoinfer.backends.kernel_case import POINTERS, KernelCase, Launcher
 from isoinfer.backends.ops import SwigluClippedSpec
 from isoinfer.kernels_cuda.silu_mul import ActivationDesc, descriptions, pick_config
 
-__all__ = ["case", "descriptions", "make_swiglu_clipped", "pick_config", "refuse"]
+__all__ = ["case", "cases", "descriptions", "make_swiglu_clipped", "pick_config", "refuse"]
 
 
 @triton.jit
@@ -48,6 +48,11 @@ def case(desc: ActivationDesc) -> KernelCase:
         constants={"BLOCK_I": config.block_i},
         options={"num_warps": config.num_warps},
     )
+
+
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())
 
 
 def refuse(spec: SwigluClippedSpec) -> str:

@@ -238,3 +238,8 @@ def case(desc: FilterDesc) -> KernelCase:
         constants={"BLOCK_V": config.block_v},
         options={"num_warps": config.num_warps},
     )
+
+
+def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
+    """Every case of this file for `sm`, with what its compiled code must show."""
+    yield from ((case(desc), frozenset()) for desc in descriptions())

@@ -7,7 +7,7 @@ both as host lists. Suffixes: T tokens, N query heads, K KV heads, D head dim, B
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ def make_torch(spec: AttentionSpec, is_capturing: Callable[[], bool]) -> Functio
         batch = AttentionBatch(
             query_len_R=np.array(plan.q_len_host_R, dtype=np.int32),
             kv_len_upper_R=kv_len_R,
-            kv_len_device_R=torch.from_numpy(kv_len_R),
+            kv_len_device_R=cast(torch.Tensor, kv_len_R),  # the reference only lists them
             block_table_RB=plan.table_RB,
             block_size=spec.block_size,
             maybe_kv_len_host_R=kv_len_R,

@@ -121,7 +121,7 @@ def assemble(
         plan=AttentionPlanner(empty=runtime.empty, host_buffer=runtime.host_buffer).plan,
         lines=(
             f"ascend: {device.description}",
-            f"ascend: {soc.name}, {soc.cube_cores} cube and {soc.vector_cores} vector cores, fused operators, {kernels}",
+            f"ascend: {soc.name}, {soc.cube_cores} cube and {soc.vector_cores} vector cores, {kernels}",
         ),
     )
 

@@ -40,16 +40,16 @@ def refuse_route(spec: RouteSpec) -> str:
 def make_route(spec: RouteSpec, npu: Any) -> Function:
     """moe_route(logits_TE) -> (weights_TX, ids_TX).
 
-    The operator's softmax is over all experts and never renormalised; a softmax over the best ones is the same
-    divided by their sum.
+    The operator's softmax is over all experts and never renormalised. A softmax over the best logits is taken
+    of those themselves: divided by their sum, the small weights of the other softmax would be rounded twice.
     """
-    divide = spec.renormalize or spec.kind == "topk_softmax"
 
     def moe_route(logits_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        weights_TX, ids_TX, _ = npu.npu_moe_gating_top_k(
-            logits_TE.float().contiguous(), spec.top_k, norm_type=SOFTMAX, renorm=0
-        )
-        return (weights_TX / weights_TX.sum(-1, keepdim=True) if divide else weights_TX), ids_TX
+        logits = logits_TE.float().contiguous()
+        weights_TX, ids_TX, _ = npu.npu_moe_gating_top_k(logits, spec.top_k, norm_type=SOFTMAX, renorm=0)
+        if spec.kind == "topk_softmax":
+            weights_TX = torch.softmax(logits.gather(-1, ids_TX.long()), -1)
+        return (weights_TX / weights_TX.sum(-1, keepdim=True) if spec.renormalize else weights_TX), ids_TX
 
     return moe_route
 

@@ -32,20 +32,34 @@ from isoinfer.backends.ops import DenseWeight, OpSpec, dtype_name, quantize_int4
 from isoinfer.backends.provider import ProviderTable
 from isoinfer.errors import BackendError
 
-OPTIONS = {"stream": ("inline", "thread"), "native": ("on", "off"), "linear": ("probe", "native", "onednn")}
+OPTIONS = {
+    "stream": ("inline", "thread"),
+    "native": ("on", "off"),
+    "linear": ("probe", "native", "onednn"),
+    "graphs": ("off", "on"),
+}
 DEFAULT_KV_BYTES = 4 << 30
+GRAPH_LIMIT = 64
 THREADS_PER_CORE = 4
 """More would only wait for each other. Tests ask for two on one core."""
 
 
 class CpuBackend:
-    """The host's cores. Options: `stream=inline|thread`, `native=on|off`, `linear=probe|native|onednn`."""
+    """The host's cores. Options: `stream=inline|thread`, `native=on|off`, `linear=probe|native|onednn` and
+    `graphs=off|on`. A graph here is the callable itself: it saves nothing, and lets the engine's use of graphs
+    be tested.
+    """
 
     name = "cpu"
     collective_backend = "gloo"
 
     def __init__(self, device: DeviceInfo, config: BackendConfig) -> None:
         self.info = device
+        if config.assume is not None:
+            raise BackendError(
+                f"the cpu backend drives the machine it is on and has no chip {config.assume!r} to assume; "
+                "leave --assume out"
+            )
         self._host = probe_host()
         self._options = _resolve_options(config.options)
         self._deterministic = config.deterministic
@@ -140,8 +154,8 @@ class CpuBackend:
     # kv
 
     def kv_layout(self, specs: Sequence[KVSpec]) -> KVLayout:
-        """Blocks of 16 tokens."""
-        return cpu_kv.layout(specs)
+        """Blocks of 16 tokens; with graphs, one more for their padding rows."""
+        return cpu_kv.layout(specs, num_scratch_blocks=1 if self.capabilities.graph_limit else 0)
 
     def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> cpu_kv.CpuKVCache:
         """Room for `num_blocks`, contents undefined."""
@@ -210,7 +224,7 @@ class CpuBackend:
             quantizations=("int8", "int4"),
             kernel_block_sizes=(cpu_kv.BLOCK_SIZE,),
             max_in_flight=2,
-            graph_limit=1 << 16,
+            graph_limit=GRAPH_LIMIT if self._options["graphs"] == "on" else 0,
             bitwise_deterministic=self._deterministic,
         )
 

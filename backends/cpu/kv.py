@@ -78,12 +78,12 @@ class CpuAttentionPlan:
         return {}
 
 
-def layout(specs: Sequence[KVSpec]) -> KVLayout:
+def layout(specs: Sequence[KVSpec], num_scratch_blocks: int = 0) -> KVLayout:
     """Block size and bytes of one block over all layers."""
     size = sum(
         2 * len(s.layers) * s.num_kv_heads * s.head_dim * BLOCK_SIZE * TORCH_DTYPES[s.dtype].itemsize for s in specs
     )
-    return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=size)
+    return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=size, num_scratch_blocks=num_scratch_blocks)
 
 
 def allocate(specs: Sequence[KVSpec], num_blocks: int) -> CpuKVCache:

@@ -16,6 +16,8 @@ from isoinfer.backends.cpu.probe import probe_host
 from isoinfer.backends.cpu.runtime import CpuEvent, InlineStream, RecordedGraph
 from isoinfer.backends.interface import Event, Graph, MemoryInfo, Stream
 
+HostCapture = Callable[["HostRuntime", Callable[..., None], tuple[Any, ...], frozenset[str]], Graph]
+
 
 class DeviceRuntime(Protocol):
     """The runtime group of a backend."""
@@ -31,10 +33,10 @@ class DeviceRuntime(Protocol):
 
 
 class HostRuntime:
-    """Host memory and an inline stream, under the same contract."""
+    """Host memory and an inline stream, under the same contract. `capture`: how an emulated chip records graphs."""
 
-    def __init__(self, device: torch.device | None = None) -> None:
-        self.device = device or torch.device("cpu")
+    def __init__(self, device: torch.device | None = None, capture: HostCapture | None = None) -> None:
+        self.device, self._capture = device or torch.device("cpu"), capture
 
     def stream(self) -> Stream:
         """Work runs at launch."""
@@ -60,5 +62,7 @@ class HostRuntime:
         )
 
     def capture(self, fn: Callable[..., None], *args: Any, host_params: Sequence[str] = ()) -> Graph:
-        """A recorded callable."""
+        """A recorded callable, unless the chip that is emulated has graphs of its own."""
+        if self._capture is not None:
+            return self._capture(self, fn, args, frozenset(host_params))
         return RecordedGraph(fn, args, frozenset(host_params))

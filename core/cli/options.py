@@ -43,6 +43,9 @@ class EngineOptions:
     deterministic: Annotated[
         bool, _engine("--deterministic", help="Make no request's bits depend on another's; slower.")
     ] = False
+    enforce_eager: Annotated[
+        bool, _engine("--enforce-eager", help="Capture no graphs, even where the backend can.")
+    ] = False
     fallback: Annotated[str, _engine("--fallback", help="Where an op has no kernel: fail, composed or reference.")] = (
         "composed"
     )

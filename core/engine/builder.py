@@ -10,6 +10,8 @@ import torch
 
 from isoinfer.backends.registry import Registry
 from isoinfer.config import EngineConfig
+from isoinfer.engine.arena import Scratch
+from isoinfer.engine.decode_graphs import GraphConfig, graph_sizes
 from isoinfer.engine.engine import Engine
 from isoinfer.engine.explain import BindRecorder
 from isoinfer.engine.memory_plan import MemoryPlan, plan_memory
@@ -131,7 +133,7 @@ def _start(
     runner = Runner(
         backend,
         forward,
-        backend.allocate_kv(model.kv_specs(dtype), memory.num_blocks),
+        backend.allocate_kv(model.kv_specs(dtype), memory.num_allocated),
         bind=recorder.bind,
         limits=RunnerLimits(
             max_tokens=settings.max_num_batched_tokens,
@@ -142,13 +144,39 @@ def _start(
         vocab_size=model.config.vocab_size,
         hidden_size=model.config.hidden_size,
         dtype=dtype,
+        graphs=_graphs(config, backend, memory),
     )
     scheduler = Scheduler(settings, kv=manager, vocab_size=model.config.vocab_size, max_model_len=memory.max_model_len)
     return runner, scheduler
+
+
+def _graphs(config: EngineConfig, backend: Backend, memory: MemoryPlan) -> GraphConfig | None:
+    """Which decode steps run as graphs. None where the user or the backend does not want any."""
+    limit = backend.capabilities.graph_limit
+    if config.enforce_eager or limit < 1 or memory.num_scratch_blocks < 1:
+        return None
+    settings = config.scheduler
+    return GraphConfig(
+        sizes=graph_sizes(min(settings.max_num_seqs, settings.max_num_batched_tokens), limit),
+        scratch=Scratch(
+            first_block=memory.num_blocks, num_blocks=memory.num_scratch_blocks, block_size=memory.block_size
+        ),
+        max_model_len=memory.max_model_len,
+    )
+
+
+def _describe_graphs(config: EngineConfig, backend: Backend, memory: MemoryPlan) -> list[str]:
+    if backend.capabilities.graph_limit < 1:
+        return []
+    if (graphs := _graphs(config, backend, memory)) is None:
+        why = "enforce_eager" if config.enforce_eager else "the backend's KV has no scratch block for padding rows"
+        return [f"graphs: off ({why})"]
+    return [f"graphs: decode steps in {len(graphs.sizes)} sizes up to {graphs.sizes[-1]} rows, captured at first use"]
 
 
 def _describe(config: EngineConfig, backend: Backend, model: Model, dtype: str, memory: MemoryPlan) -> tuple[str, ...]:
     parameters: Any = model.costs(dtype).flops_per_token / 2e6
     quant = f", weights {config.quantization}" if config.quantization else ""
     line = f"model: {model.config.architecture}, {model.config.num_layers} layers, {parameters:.0f} M weights a token"
-    return (f"{line}, {dtype}{quant}", *backend.describe(), memory.describe())
+    graphs = _describe_graphs(config, backend, memory)
+    return (f"{line}, {dtype}{quant}", *backend.describe(), memory.describe(), *graphs)

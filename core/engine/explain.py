@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from isoinfer.backends.evidence import Evidence, evidence_of
 from isoinfer.backends.ops import OpSpec
 
 if TYPE_CHECKING:
@@ -29,10 +30,14 @@ class BindRecorder:
 
     def bind(self, op: OpSpec, static: Any) -> Callable[..., Any]:
         """Bind and note."""
+        self.note(op, static)
+        return self._backend.bind(op, static)
+
+    def note(self, op: OpSpec, static: Any) -> None:
+        """Count, without binding."""
         key = (op.name, repr(static))
         _, count = self._counts.get(key, (None, 0))
         self._counts[key] = (BoundOp(op, static), count + 1)
-        return self._backend.bind(op, static)
 
     def fallbacks(self) -> list[str]:
         """One line for each op that no provider of the backend serves directly, with the reason."""
@@ -41,14 +46,18 @@ class BindRecorder:
 
     def explain(self) -> list[dict[str, Any]]:
         """One row for each op and static spec, in the order they were first bound."""
-        return [explain_op(self._backend, bound.op, bound.static, count) for bound, count in self._counts.values()]
+        evidence = evidence_of(self._backend.name)
+        return [
+            explain_op(self._backend, bound.op, bound.static, evidence, count) for bound, count in self._counts.values()
+        ]
 
 
-def explain_op(backend: Backend, op: OpSpec, static: Any, count: int = 1) -> dict[str, Any]:
-    """Who serves `op` with `static`, and what every other provider said."""
+def explain_op(backend: Backend, op: OpSpec, static: Any, evidence: Evidence, count: int = 1) -> dict[str, Any]:
+    """Who serves `op` with `static`, what shows that it works, and what every other provider said."""
     chosen = backend.support(op, static)
     row: dict[str, Any] = {"op": op.name, "count": count, "static": _plain(static)}
     row |= asdict(chosen)
+    row["evidence"] = evidence.words(op.name, chosen.provider)
     row["others"] = [
         {"provider": answer.provider, "status": answer.status, "reason": answer.reason}
         for answer in backend.supports(op, static)

@@ -13,12 +13,21 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """KV blocks (one more than usable: block 0 is never handed out) and the resulting context length."""
+    """KV blocks (one more than usable: block 0 is never handed out) and the resulting context length.
+
+    `num_scratch_blocks` come on top and behind: padding rows of captured graphs write there.
+    """
 
     num_blocks: int
     block_size: int
     bytes_per_block: int
     max_model_len: int
+    num_scratch_blocks: int = 0
+
+    @property
+    def num_allocated(self) -> int:
+        """Blocks that the backend allocates."""
+        return self.num_blocks + self.num_scratch_blocks
 
     def describe(self) -> str:
         """One line for the start-up report."""
@@ -56,6 +65,7 @@ def plan_memory(config: EngineConfig, layout: KVLayout, memory: MemoryInfo, max_
         block_size=layout.block_size,
         bytes_per_block=layout.bytes_per_block,
         max_model_len=min(longest, capacity),
+        num_scratch_blocks=layout.num_scratch_blocks,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from isoinfer.backends.interface import AttentionBatch
 from isoinfer.backends.ops import GATHER_ROWS, GatherSpec
 from isoinfer.engine.arena import InputArena, StepInputs
+from isoinfer.engine.decode_graphs import DecodeGraphs, GraphConfig
 from isoinfer.engine.plan import SamplePlan, StepPlan, StepResult
 from isoinfer.engine.sampler import PLACES_AT_ONCE, LogprobTensors, Sampled, Sampler, to_message
 from isoinfer.errors import StepError
@@ -32,6 +33,7 @@ class StepHandle:
 
     plan: StepPlan
     done: Event
+    is_sampled: bool = False
     sampled: Sampled = field(default_factory=Sampled)
     hidden_TH: torch.Tensor | None = None
     logits_GV: torch.Tensor | None = None
@@ -63,6 +65,7 @@ class Runner:
         vocab_size: int,
         hidden_size: int,
         dtype: str,
+        graphs: GraphConfig | None = None,
     ) -> None:
         self._backend, self._forward, self._kv = backend, forward, kv
         self._block_size = block_size
@@ -76,9 +79,22 @@ class Runner:
         )
         self._gather = bind(GATHER_ROWS, GatherSpec(width=hidden_size, dtype=dtype))
         self._sampler = Sampler(backend, bind, vocab_size)
+        self._graphs = graphs and DecodeGraphs(backend, forward, kv, self._arena, config=graphs, vocab_size=vocab_size)
+        self._in_graph: StepHandle | None = None
 
     def submit(self, plan: StepPlan) -> StepHandle:
-        """Launch the forward of `plan`."""
+        """Launch the forward of `plan`: in a graph where there is one for it."""
+        handle = StepHandle(plan=plan, done=self._backend.event())
+        if self._graphs is not None and (size := self._graphs.size_for(plan)) is not None:
+            assert self._in_graph is None or self._in_graph.is_sampled, "the logits before are not sampled yet"
+            self._in_graph = handle
+            handle.logits_GV = self._graphs.submit(plan, size, self._stream)
+        else:
+            self._submit_eager(handle)
+        return handle
+
+    def _submit_eager(self, handle: StepHandle) -> None:
+        plan = handle.plan
         inputs = self._arena.load(plan, self._block_size, self._stream)
         attention = AttentionBatch(
             query_len_R=plan.query_len_R,
@@ -95,9 +111,7 @@ class Runner:
             plan=self._backend.plan_attention(attention, self._stream),
             num_tokens=plan.num_tokens,
         )
-        handle = StepHandle(plan=plan, done=self._backend.event())
         self._stream.launch(self._run_forward, handle, batch, inputs)
-        return handle
 
     def sample(self, handle: StepHandle, plan: SamplePlan) -> None:
         """Launch the sampling of a submitted step, its copies to the host, and the mark that `settle` waits for."""
@@ -110,6 +124,7 @@ class Runner:
             index_Q = self._sampler.to_device(handle.plan.prompt_index_Q, self._stream)
             target_Q = self._sampler.to_device(handle.plan.prompt_target_Q, self._stream)
             self._stream.launch(self._run_prompt_logprobs, handle, index_Q, target_Q)
+        handle.is_sampled = True
         handle.done.record(self._stream)
 
     def settle(self, handle: StepHandle) -> StepResult:
@@ -134,6 +149,7 @@ class Runner:
         with suppress(StepError):
             done.synchronize()
         self._arena.abandon()
+        self._in_graph = None
 
     def close(self) -> None:
         """Finish what was launched."""

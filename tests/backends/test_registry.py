@@ -241,3 +241,25 @@ def test_create_backend_is_the_whole_way(plugins: Any, monkeypatch: pytest.Monke
         create_backend("chip", BackendConfig())
     with pytest.raises(BackendError, match="there is no backend 'chop'"):
         create_backend("chop", BackendConfig())
+
+
+def test_a_chip_that_is_not_here_can_be_assumed(plugins: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tell = """
+@hookimpl
+def isoinfer_backend_create(device, config):
+    raise RuntimeError((device.id, config.assume))
+"""
+    plugins.good("chip", devices="[DeviceInfo(id='0', description='', score=0, reason='no driver')]", end=tell)
+    plugins.good("bad", top="raise ImportError('no such library')\n")
+    with pytest.raises(BackendError, match="'chip' has no available device: 0: no driver"):
+        create_backend("chip", BackendConfig())
+    with pytest.raises(BackendError, match=r"\('0', 'c9'\)"):
+        create_backend("chip", BackendConfig(assume="c9"))
+    for spec in ("auto", "chip:0"):
+        with pytest.raises(BackendError, match=f"name one backend to assume a chip of, without a device, not '{spec}'"):
+            create_backend(spec, BackendConfig(assume="c9"))
+    with pytest.raises(BackendError, match=r"'bad' .* cannot be used: .*no such library"):
+        create_backend("bad", BackendConfig(assume="c9"))
+    with pytest.raises(BackendError, match="there is no backend 'chop'"):
+        create_backend("chop", BackendConfig(assume="c9"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,12 @@ PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"
 def test_the_table_of_ops_is_what_the_declarations_say() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts/ops-table", "--check"])
     assert done.returncode == 0, "run .venv/bin/python scripts/ops-table"
+
+
+def test_the_table_of_support_is_what_the_backends_say() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/support-table"))
+    written = (ROOT / "docs/support.md").read_text(encoding="utf-8")
+    assert written == script["page"](), "run .venv/bin/python scripts/support-table"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

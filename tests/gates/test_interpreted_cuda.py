@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ import transformers
 
 from isoinfer import LLM, SamplingParams
 from isoinfer.backends.cuda.providers import KERNELS
+from isoinfer.backends.evidence import check_claims
 from isoinfer.backends.ops import ALL_OPS, PAGED_ATTENTION, AttentionSpec, Sample, dtype_name
 from isoinfer.backends.ops.paging import PagedRow, make_batch, make_kv
 from isoinfer.conformance.interpreted import interpreted_cuda, require_interpreter
@@ -22,6 +26,7 @@ from isoinfer.conformance.op_cases import run_case, run_op_cases
 
 pytestmark = [pytest.mark.gate, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
+ROOT = Path(__file__).parents[2]
 DTYPES = (torch.float32, torch.float16)
 TRITON_OPS = {*KERNELS, "paged_attention"}
 TORCH_OPS = {"linear", "rope", "kv_write", "moe_route", "moe_experts"}
@@ -53,7 +58,9 @@ def test_every_ops_cases_pass_and_kernels_serve_them(chip: str) -> None:
     results = [result for seed in range(3) for result in run_op_cases(backend, dtypes=DTYPES, seed=seed)]
     wrong = [r for r in results if r.status != "passed" and r.reason not in UNSERVED]
     assert not Counter(f"{r.id} by {r.provider}: {r.reason}" for r in wrong)
-    assert {r.op for r in results if r.status == "passed" and r.provider == "triton"} == TRITON_OPS
+    interpreted = {(r.op, r.provider) for r in results if r.status == "passed" and r.provider == "triton"}
+    assert {op for op, _ in interpreted} == TRITON_OPS
+    check_claims("cuda", "interpreted", interpreted)
     assert {r.op for r in results} == set(ALL_OPS) == TRITON_OPS | TORCH_OPS
 
 
@@ -121,3 +128,16 @@ def test_a_model_says_what_it_says_on_the_cpu(name: str, tmp_path: Path) -> None
         llm.close()
     assert [len(tokens) for tokens in answers[0]] == [4, 6, 5]
     assert answers[0] == answers[1]
+
+
+def test_the_script_for_people_with_a_gpu_runs_dry() -> None:
+    """Interpreted and small, through the script's own installation; nothing is stored."""
+    before = sorted((ROOT / "benchmarks/results").iterdir())
+    env = os.environ | {"PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"}
+    command = [ROOT / "scripts/device_check.sh", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "0 failed" in done.stdout
+    assert "llama: 3 of 3 answers equal the CPU's" in done.stdout
+    assert "executed_on: interpreted" in done.stdout
+    assert sorted((ROOT / "benchmarks/results").iterdir()) == before

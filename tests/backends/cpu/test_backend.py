@@ -47,6 +47,7 @@ def test_the_plugin_knows_one_device_and_claims_nothing_yet() -> None:
     [
         ({"options": {"streams": "thread"}}, "no option streams=thread"),
         ({"options": {"stream": "fast"}}, "no option stream=fast"),
+        ({"assume": "epyc"}, "no chip 'epyc' to assume; leave --assume out"),
         ({"dtype": "float16"}, "computes in float32 or bfloat16, not float16"),
         ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"threads": 100_000}, "100000 threads on .* cores would only wait for each other; ask for fewer"),
@@ -149,6 +150,12 @@ def test_a_capture_runs_again(open_backend: Any) -> None:
     graph = open_backend().capture(lambda base, *, add: out.append(base + add), 40, host_params=["add"])
     graph.replay({"add": 2})
     assert out == [42]
+
+
+def test_graphs_are_asked_for_and_bring_a_scratch_block(open_backend: Any) -> None:
+    for options, limit, scratch in (({}, 0, 0), ({"graphs": "off"}, 0, 0), ({"graphs": "on"}, 64, 1)):
+        backend = open_backend(**options)
+        assert (backend.capabilities.graph_limit, backend.kv_layout([]).num_scratch_blocks) == (limit, scratch)
 
 
 def test_a_spec_of_another_op_is_a_programmer_error(open_backend: Any) -> None:

@@ -7,7 +7,7 @@ from typer.main import get_command
 from isoinfer.cli.app import build_app
 
 ENGINE = (
-    "--backend --deterministic --dtype --fallback --kv-memory --max-model-len --max-num-batched-tokens "
+    "--backend --deterministic --dtype --enforce-eager --fallback --kv-memory --max-model-len --max-num-batched-tokens "
     "--max-num-seqs --model --quantization --threads -m"
 )
 SAMPLING = (
@@ -20,7 +20,7 @@ FROZEN = {
     "chat": f"{ENGINE} {SAMPLING} --json --system",
     "batch": f"{ENGINE} --input-file --json --output-file --overwrite -i -o",
     "backends": "--json --refresh",
-    "explain": f"{ENGINE} --json",
+    "explain": f"{ENGINE} --assume --json",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 
 from isoinfer.backends.cpu import plugin
 from isoinfer.backends.descriptor import BackendConfig
-from isoinfer.engine.arena import InputArena
+from isoinfer.engine.arena import InputArena, Scratch
 from isoinfer.engine.plan import StepPlan
 
 ROWS = (  # start, query length, samples, blocks of 4 tokens
@@ -119,3 +119,37 @@ def test_copies_of_steps_in_flight_come_from_their_own_buffers(backend: Any) -> 
     gate.set()
     stream.synchronize()
     assert seen == [[0, 1, 2, 3, 4, 5, 9, 3, 4, 5], [9, 3, 4, 5]]
+
+
+DECODES = ((5, 1, True, [3, 7]), (9, 1, True, [2, 9, 4]), (0, 1, True, [5]))
+SCRATCH = Scratch(first_block=30, num_blocks=1, block_size=4)
+
+
+def test_a_step_of_decodes_is_padded_with_rows_that_write_to_scratch(backend: Any) -> None:
+    stream = backend.stream()
+    inputs = make_arena(backend).load_decode(make_plan(DECODES), 4, SCRATCH, stream)
+    stream.synchronize()
+    assert inputs.token_ids_T.tolist() == [100, 101, 102, 0]
+    assert inputs.positions_T.tolist() == [5, 9, 0, 0]
+    assert inputs.slots_T.tolist() == [7 * 4 + 1, 4 * 4 + 1, 5 * 4, 30 * 4]
+    assert inputs.kv_len_R.tolist() == [6, 10, 1, 1]
+    assert inputs.block_table_RB.tolist() == [[3, 7, 0, 0, 0], [2, 9, 4, 0, 0], [5, 0, 0, 0, 0], [30, 0, 0, 0, 0]]
+    assert {getattr(inputs, name).dtype for name in type(inputs).__slots__} == {torch.int32}
+
+
+def test_padded_steps_of_one_size_lie_at_the_same_addresses(backend: Any) -> None:
+    stream, arena = backend.stream(), make_arena(backend)
+    addresses = set()
+    for rows in (DECODES, DECODES[1:], DECODES[:1]):
+        inputs = arena.load_decode(make_plan(rows), 4, SCRATCH, stream)
+        stream.synchronize()
+        addresses.add(tuple(getattr(inputs, name).data_ptr() for name in type(inputs).__slots__))
+        assert len(set(inputs.slots_T.tolist())) == 4, "two rows write to one slot"
+        arena.settled()
+    assert len(addresses) == 1
+
+
+def test_more_padding_than_scratch_is_a_programmer_error(backend: Any) -> None:
+    arena = InputArena(backend, max_tokens=12, max_rows=12, max_blocks=5, depth=1)
+    with pytest.raises(AssertionError):
+        arena.load_decode(make_plan(DECODES), 8, SCRATCH, backend.stream())

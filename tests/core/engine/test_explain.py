@@ -3,6 +3,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from isoinfer.backends.evidence import Claim, Evidence
 from isoinfer.backends.interface import Support
 from isoinfer.backends.ops import RMS_NORM, SILU_MUL, ActivationSpec, NormSpec
 from isoinfer.engine.explain import BindRecorder
@@ -22,6 +25,7 @@ def backend() -> Any:
 
     refusal = Support(status="unsupported", provider="old", reason="too slow")
     return SimpleNamespace(
+        name="toy",
         bind=lambda op, static: (op.name, static),
         support=support,
         supports=lambda op, static: [support(op, static), refusal],
@@ -41,6 +45,15 @@ def test_bind_hands_out_the_backend_s_own_function_and_counts() -> None:
     ]
     assert rows[0]["static"] == {"hidden_size": 8, "eps": 1e-5, "dtype": "float32"}
     assert rows[0]["others"] == [{"provider": "old", "status": "unsupported", "reason": "too slow"}]
+
+
+def test_what_is_known_of_a_provider_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Claim(word="compiled", by="a gate", served=(("rms_norm", "kernel"),))
+    monkeypatch.setattr("isoinfer.engine.explain.evidence_of", lambda name: Evidence(claims=(claim,)))
+    recorder = BindRecorder(backend())
+    recorder.bind(RMS_NORM, NORM)
+    recorder.bind(SILU_MUL, GATE)
+    assert [row["evidence"] for row in recorder.explain()] == [["compiled"], []]
 
 
 def test_fallbacks_are_named_once_with_their_reason() -> None:

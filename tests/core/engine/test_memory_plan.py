@@ -51,3 +51,11 @@ def test_little_memory_shortens_the_context_unless_one_was_asked_for() -> None:
 def test_what_cannot_fit_is_refused_with_numbers(settings: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         plan(**settings)
+
+
+def test_scratch_blocks_come_on_top_of_the_pool() -> None:
+    layout = KVLayout(block_size=16, bytes_per_block=1000, num_scratch_blocks=2)
+    info = MemoryInfo(total=10**9, free=10**8, kv_default=50_000)
+    made = plan_memory(EngineConfig(model="m"), layout, info, max_position=320)
+    assert (made.num_blocks, made.num_allocated) == (51, 53)
+    assert (plan().num_blocks, plan().num_allocated) == (51, 51)
