@@ -21,7 +21,8 @@ BODIES = {"aclrtGetDeviceCount": "int aclrtGetDeviceCount(unsigned *count) { *co
 def package(name: str) -> Path:
     """The folder of an installed package."""
     spec = find_spec(name)
-    assert spec is not None and spec.submodule_search_locations, f"{name} is not installed"
+    assert spec is not None, f"{name} is not installed"
+    assert spec.submodule_search_locations, f"{name} is no package"
     return Path(spec.submodule_search_locations[0])
 
 

@@ -109,14 +109,15 @@ class HostSyncTrap(TorchDispatchMode):
         on_device = any(isinstance(arg, torch.Tensor) and arg.device.type != "cpu" for arg in args)
         if on_device and name in _SYNCS:
             raise HostSync(f"{name} waits for the device")
-        target = kwargs.get("device") if name == "_to_copy" else None
-        if on_device and target is not None and torch.device(target).type == "cpu":
-            raise HostSync("a tensor is brought to the host in a launched function")
         if name == "copy_" and args[0].device.type == "cpu" and args[1].device.type != "cpu":
             waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
             if waits:
                 raise HostSync("a copy to the host waits")
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        # `cpu`, `to` and whatever else has the device's values in a host tensor when it returns; copy_ was seen above
+        if on_device and name != "copy_" and isinstance(result, torch.Tensor) and result.device.type == "cpu":
+            raise HostSync(f"{name} brings a tensor to the host in a launched function")
+        return result
 
 
 class _TrappedStream:
@@ -328,7 +329,7 @@ def _step_plan(number: int, rows: Sequence[tuple[int, int]], *, full: bool) -> S
         query_len_R=query_len_R,
         samples_R=np.ones(count, dtype=np.bool_),
         remap_R=zeros_R - 1,
-        block_table_RB=1 + np.arange(count * 2, dtype=np.int32).reshape(count, 2),
+        block_table_RB=1 + np.arange(count * 4, dtype=np.int32).reshape(count, 4),
         token_ids_T=np.ones(int(query_len_R.sum()), dtype=np.int32),
         prompt_index_Q=places,
         prompt_target_Q=places,

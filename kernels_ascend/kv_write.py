@@ -57,8 +57,8 @@ def kv_write_kernel(
 ):
     for token in range(tl.program_id(0), tokens, tl.num_programs(0)):
         at = tl.load(slots_ptr + token).to(tl.int64) * width
-        copy_values(k_ptr + token.to(tl.int64) * k_stride, k_cache_ptr + at, width, BLOCK_X)
-        copy_values(v_ptr + token.to(tl.int64) * v_stride, v_cache_ptr + at, width, BLOCK_X)
+        copy_values(k_ptr + k_stride.to(tl.int64) * token, k_cache_ptr + at, width, BLOCK_X)
+        copy_values(v_ptr + v_stride.to(tl.int64) * token, v_cache_ptr + at, width, BLOCK_X)
 
 
 def case(desc: KVWriteDesc) -> KernelCase:

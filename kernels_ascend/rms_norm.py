@@ -117,9 +117,9 @@ def norm_long_rows_kernel(
 ):
     h = tl.arange(0, BLOCK_H)
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-        source = x_ptr + row.to(tl.int64) * x_stride
-        residual = residual_ptr + row.to(tl.int64) * residual_stride
-        target = out_ptr + row.to(tl.int64) * hidden_size
+        source = x_ptr + x_stride.to(tl.int64) * row
+        residual = residual_ptr + residual_stride.to(tl.int64) * row
+        target = out_ptr + hidden_size.to(tl.int64) * row
         square_H = tl.zeros([BLOCK_H], tl.float32)
         for start in range(0, hidden_size, BLOCK_H):
             inside_H = start + h < hidden_size

@@ -19,7 +19,7 @@ from isoinfer.backends.ops import RopeSpec
 
 DTYPES = ("bfloat16", "float16", "float32")
 MAX_HEAD_DIM = 512
-HALVES = (16, 32, 64, 128, 256)
+HALVES = (32, 64, 128, 256)
 """Halves of a rotary dim that have tiles of their own, padded to these."""
 
 
@@ -114,8 +114,8 @@ def rope_kernel(
         at = table_ptr + tl.load(positions_ptr + token).to(tl.int64) * (2 * rotary_half)
         cos_F = tl.load(at + f, mask=f < rotary_half, other=0.0)
         sin_F = tl.load(at + rotary_half + f, mask=f < rotary_half, other=0.0)
-        q = q_ptr + token.to(tl.int64) * q_stride
-        k = k_ptr + token.to(tl.int64) * k_stride
+        q = q_ptr + q_stride.to(tl.int64) * token
+        k = k_ptr + k_stride.to(tl.int64) * token
         rotate_heads(q, q, num_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
         rotate_heads(k, k, num_kv_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
 

@@ -1,7 +1,6 @@
 """Rotary embedding of q (in place) and k, fused with writing k and v into paged KV. Cores take tokens in turn.
 
-Rotated heads of k go straight to their slot. Where some dims do not rotate, k, which the op may overwrite, is
-rotated in place and copied whole.
+Rotated heads of k go straight to their slot, and after them the dims that do not rotate.
 
 Suffixes: T tokens, N query heads, K KV heads, D head dim, F half of the rotary dim, P positions in the table.
 """
@@ -61,6 +60,18 @@ def descriptions() -> Iterator[RopeKVWriteDesc]:
                     yield RopeKVWriteDesc(rotary_half=half, interleaved=interleaved, partial=partial, dtype=dtype)
 
 
+@triton.jit
+def copy_rest(source_ptr, target_ptr, num_heads, head_dim, first, BLOCK_N: tl.constexpr, BLOCK_F: tl.constexpr):
+    """The dims of one token's heads from `first` on."""
+    for start in range(0, num_heads, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)
+        for begin in range(first, head_dim, BLOCK_F):
+            d = begin + tl.arange(0, BLOCK_F)
+            inside_NF = (n < num_heads)[:, None] & (d < head_dim)[None, :]
+            at_NF = n[:, None] * head_dim + d[None, :]
+            tl.store(target_ptr + at_NF, tl.load(source_ptr + at_NF, mask=inside_NF), mask=inside_NF)
+
+
 @triton.jit(
     do_not_specialize=[
         "tokens",
@@ -102,17 +113,15 @@ def rope_kv_write_kernel(
         row = table_ptr + tl.load(positions_ptr + token).to(tl.int64) * (2 * rotary_half)
         cos_F = tl.load(row + f, mask=f < rotary_half, other=0.0)
         sin_F = tl.load(row + rotary_half + f, mask=f < rotary_half, other=0.0)
-        q = q_ptr + token.to(tl.int64) * q_stride
-        k = k_ptr + token.to(tl.int64) * k_stride
+        q = q_ptr + q_stride.to(tl.int64) * token
+        k = k_ptr + k_stride.to(tl.int64) * token
         at = tl.load(slots_ptr + token).to(tl.int64) * width
         rotate_heads(q, q, num_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
+        k_cache = k_cache_ptr + at
+        rotate_heads(k, k_cache, num_kv_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
         if PARTIAL:
-            rotate_heads(k, k, num_kv_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
-            copy_values(k, k_cache_ptr + at, width, BLOCK_X)
-        else:
-            k_cache = k_cache_ptr + at
-            rotate_heads(k, k_cache, num_kv_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
-        copy_values(v_ptr + token.to(tl.int64) * v_stride, v_cache_ptr + at, width, BLOCK_X)
+            copy_rest(k, k_cache, num_kv_heads, head_dim, 2 * rotary_half, BLOCK_N, BLOCK_F)
+        copy_values(v_ptr + v_stride.to(tl.int64) * token, v_cache_ptr + at, width, BLOCK_X)
 
 
 def case(desc: RopeKVWriteDesc) -> KernelCase:

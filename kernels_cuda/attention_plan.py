@@ -97,7 +97,7 @@ class AttentionPlanner:
         """0, 1, 2, ... on the device; made again only when it must grow."""
         if self._counting.numel() < count:
             size = max(256, 1 << (count - 1).bit_length())
-            self._counting = torch.arange(size, dtype=torch.int32, device=self._counting.device)
+            self._counting = self._empty((size,), torch.int32).copy_(torch.arange(size, dtype=torch.int32))
         return self._counting[:count]
 
     def _to_device(self, parts: Sequence[Int32Array], stream: Stream) -> list[torch.Tensor]:

@@ -78,7 +78,7 @@ def _make_decode(spec: AttentionSpec, launcher: Launcher) -> Callable[..., None]
         where = (plan.decode_rows_E, plan.q_start_R, plan.kv_len_R)
         sizes = (q_TND.stride(0), plan.table_RB.stride(0), N, K, group, D, window, splits)
         launch((rows, K, splits), q_TND, kv.k_BSKD, kv.v_BSKD, *where, plan.table_RB, part, *sizes, scale, softcap)
-        sinks = part if sinks_N is None else sinks_N
+        sinks = q_TND if sinks_N is None else sinks_N
         combine((rows, N), part, *where, sinks, out_TND, N, D, window, splits)
 
     return decode

@@ -26,15 +26,20 @@ from isoinfer.backends.registry import create_backend
 from isoinfer.conformance.op_cases import run_op_cases
 
 RESULTS = Path(__file__).parents[1] / "results"
+DRY = {"cuda": "interpreted", "ascend": "emulated"}
+"""How the numbers of a dry run come about."""
 
 
 def open_backend(name: str, dtype: str, *, dry: bool) -> Any:
-    """The backend on its device, or interpreted."""
+    """The backend on its device; in a dry run with interpreted kernels, or with emulated operators."""
     if not dry:
         return create_backend(name, BackendConfig(dtype=dtype))
+    if name == "ascend":
+        from isoinfer.conformance.emulated import emulated_ascend
+
+        return emulated_ascend("910B", BackendConfig(dtype=dtype)).backend
     from isoinfer.conformance.interpreted import interpreted_cuda
 
-    assert name == "cuda", "only CUDA kernels have an interpreted backend"
     return interpreted_cuda("sm_90", dtype)
 
 
@@ -55,7 +60,7 @@ def run(name: str, *, dry: bool) -> dict[str, Any]:
     dtypes = [torch.float32, torch.float16] if dry else [torch.float32, torch.float16, torch.bfloat16]
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
-        "executed_on": "interpreted" if dry else "device",
+        "executed_on": DRY[name] if dry else "device",
         "device": backend.info.description,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "describe": backend.describe(),

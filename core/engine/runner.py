@@ -79,7 +79,9 @@ class Runner:
         )
         self._gather = bind(GATHER_ROWS, GatherSpec(width=hidden_size, dtype=dtype))
         self._sampler = Sampler(backend, bind, vocab_size)
-        self._graphs = graphs and DecodeGraphs(backend, forward, kv, self._arena, config=graphs, vocab_size=vocab_size)
+        self._graphs = None
+        if graphs is not None:
+            self._graphs = DecodeGraphs(backend, forward, kv, self._arena, config=graphs, vocab_size=vocab_size)
         self._in_graph: StepHandle | None = None
 
     def submit(self, plan: StepPlan) -> StepHandle:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from isoinfer import LLM, SamplingParams
 from isoinfer.backends.ascend import create, plugin
 from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
+from isoinfer.backends.evidence import check_claims
 from isoinfer.backends.ops import ALL_OPS
 from isoinfer.conformance.emulated import EmulatedAscend, emulated_ascend
 from isoinfer.conformance.op_cases import run_op_cases
@@ -27,14 +30,23 @@ TIE = 0.25
 SEEDS = range(10)
 
 
+@pytest.fixture(scope="module")
+def executed() -> Iterator[set[tuple[str, str]]]:
+    """What passed, by (op, provider); at the end it must be what the backend claims."""
+    passed: set[tuple[str, str]] = set()
+    yield passed
+    check_claims("ascend", "emulated", passed)
+
+
 @pytest.mark.parametrize("chip", ["910B", "910C", "950"])
-def test_every_case_runs_and_passes(chip: str) -> None:
+def test_every_case_runs_and_passes(chip: str, executed: set[tuple[str, str]]) -> None:
     emulated = emulated_ascend(chip, BackendConfig())
     results = [result for seed in SEEDS for result in run_op_cases(emulated.backend, seed=seed)]
     assert {result.op for result in results} == set(ALL_OPS)
     quantised = {r.id for r in results if r.status == "unsupported"}
     assert all(name.startswith(("linear[int8", "linear[int4")) for name in quantised)
     assert not Counter(f"{r.id} by {r.provider}: {r.reason}" for r in results if r.status == "failed")
+    executed |= {(r.op, r.provider) for r in results if r.status == "passed" and r.provider == "torch_npu"}
     served = {result.op for result in results if result.provider == "torch_npu"}
     print(f"\nemulated, {chip}: {len(results) - len(quantised)} cases, torch_npu's operators serve {sorted(served)}")
     assert served >= {"rms_norm", "add_rms_norm", "silu_mul", "kv_write", "paged_attention", "moe_route", "moe_experts"}
@@ -51,9 +63,11 @@ def gguf() -> str:
     return found.stdout.strip()
 
 
-def ask(gguf: str, backend: str) -> list[RequestOutput]:
+def ask(gguf: str, backend: str, **settings: Any) -> list[RequestOutput]:
     """Greedy answers in bfloat16, with the best tokens of every place; chunks mix prefill and decode."""
-    llm = LLM(gguf, backend=backend, dtype="bfloat16", threads=1, max_model_len=256, max_num_batched_tokens=48)
+    llm = LLM(
+        gguf, backend=backend, dtype="bfloat16", threads=1, max_model_len=256, max_num_batched_tokens=48, **settings
+    )
     conversations = [[{"role": "user", "content": question}] for question in QUESTIONS]
     sampling = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=8)
     return llm.chat(conversations, sampling)
@@ -90,3 +104,20 @@ def test_smollm2_says_what_it_says_on_the_cpu(gguf: str, emulated: list[Emulated
     equal = len(QUESTIONS) - len(ties) - len(wrong)
     print(f"\nemulated: {equal} of {len(QUESTIONS)} answers are equal; ties: {ties or 'none'}; operators: {calls}")
     assert wrong == []
+    eager = ask(gguf, "ascend", enforce_eager=True)
+    assert [o.outputs[0].token_ids for o in eager] == [o.outputs[0].token_ids for o in ours], "graphs change tokens"
+    assert emulated[1].npu.calls["npu_fused_infer_attention_score_v2"] > 0
+
+
+def test_the_script_for_people_with_an_npu_runs_dry() -> None:
+    """Emulated and small, through the script's own installation; nothing is stored."""
+    root = Path(__file__).resolve().parents[2]
+    before = sorted((root / "benchmarks/results").iterdir())
+    env = os.environ | {"PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"}
+    command = [root / "scripts/device_check_ascend.sh", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "0 failed" in done.stdout
+    assert "llama: 3 of 3 answers equal the CPU's" in done.stdout
+    assert "executed_on: emulated" in done.stdout
+    assert sorted((root / "benchmarks/results").iterdir()) == before

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from isoinfer.backends.evidence import check_claims
+
 pytestmark = pytest.mark.gate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +61,11 @@ def test_every_family_runs_its_steps(report: dict[str, Any], run: str) -> None:
             assert provider != "torch_npu" or op not in FUSED or FUSED[op] in used["operators"], (op, used)
         if run.endswith("bfloat16"):
             assert used["providers"]["paged_attention"] == "torch_npu"
+
+
+def test_what_is_claimed_was_called(report: dict[str, Any]) -> None:
+    seen = {name for families in report["runs"].values() for used in families.values() for name in used["operators"]}
+    check_claims("ascend", "schema-checked", {(op, "torch_npu") for op, operator in FUSED.items() if operator in seen})
 
 
 def test_launched_cases_are_in_the_compiled_table(report: dict[str, Any]) -> None:

@@ -55,6 +55,13 @@ def sample_samples(gen: torch.Generator) -> Iterator[Sample]:
     logits_RV[7] = -torch.inf
     rest = (temperature_R, top_k_R.to(torch.int32), top_p_R, min_p_R, seed_R, position_R)
     yield Sample(label="long", static=LogitsSpec(vocab_size=LONG), args=(logits_RV, *rest))
+    R, V = 12, 5001  # top-p keeps three of six equal tokens, over two blocks; every one of the three is drawn
+    logits_RV = torch.full((R, V), -30.0)
+    logits_RV[:, [3, 900, 4500, 4600, 4700, 5000]] = 5.0
+    ones_R, zeros_R = torch.ones(R), torch.zeros(R)
+    seed_R = torch.arange(R)
+    rest = (ones_R, zeros_R.to(torch.int32), 0.45 * ones_R, zeros_R, seed_R, zeros_R.to(torch.int32))
+    yield Sample(label="ties", static=LogitsSpec(vocab_size=V), args=(logits_RV, *rest))
 
 
 def mask_logits_samples(gen: torch.Generator) -> Iterator[Sample]:

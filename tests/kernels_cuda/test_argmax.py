@@ -16,7 +16,7 @@ def test_ties_infinities_and_parts(interpreted: dict[str, list[str]]) -> None:
 @pytest.mark.parametrize("aligned", [True, False])
 def test_cases_promise_divisible_sizes_only_where_rows_are_aligned(aligned: bool) -> None:
     case = argmax.case(ArgmaxDesc(aligned=aligned))
-    assert case.key in {listed.key for listed in argmax.cases()}
+    assert case.key in {listed.key for listed, _ in argmax.cases(90)}
     assert dict(case.signature)["vocab_size"] == ("i32:16" if aligned else "i32")
 
 

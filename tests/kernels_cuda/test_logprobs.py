@@ -17,7 +17,7 @@ def test_parts_and_ties(interpreted: dict[str, list[str]]) -> None:
 def test_keys_fit_and_every_case_is_listed(num_keys: int) -> None:
     desc = MergeDesc(num_keys=num_keys)
     assert logprobs.pick_merge_config(desc).block_k >= num_keys
-    assert logprobs.merge_case(desc).key in {case.key for case in logprobs.cases()}
+    assert logprobs.merge_case(desc).key in {case.key for case, _ in logprobs.cases(90)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""The order of providers, and why the ones before the chosen refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from isoinfer.backends.ascend.providers import kernel_module
+from isoinfer.backends.descriptor import BackendConfig
+from isoinfer.backends.ops import (
+    ADD_RMS_NORM,
+    ALL_OPS,
+    KV_WRITE,
+    LINEAR,
+    RMS_NORM,
+    ROPE,
+    ROPE_KV_WRITE,
+    SAMPLE,
+    KVWriteSpec,
+    LinearSpec,
+    LogitsSpec,
+    NormSpec,
+    RopeKVWriteSpec,
+    RopeSpec,
+)
+from isoinfer.conformance.emulated import NO_KERNELS, emulated_ascend
+
+NORM = NormSpec(hidden_size=64, eps=1e-6, dtype="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def backend() -> Any:
+    return emulated_ascend("910B", BackendConfig()).backend
+
+
+def test_fused_operators_come_first_then_kernels_then_torch(backend: Any) -> None:
+    providers = [answer.provider for answer in backend.supports(RMS_NORM, NORM)]
+    assert providers == ["torch_npu", *(["triton"] if kernel_module("rms_norm") else []), "torch"]
+    assert backend.support(RMS_NORM, NORM).provider == "torch_npu"
+    assert not backend.support(RMS_NORM, NORM).batch_invariant
+    assert "torch" not in [answer.provider for answer in backend.supports(ADD_RMS_NORM, NORM)]
+
+
+def test_kernels_say_why_they_are_not_there(backend: Any) -> None:
+    reasons = {answer.reason for answer in backend.supports(SAMPLE, LogitsSpec(vocab_size=10))}
+    assert any("has no min-p" in reason for reason in reasons)
+    assert kernel_module("sample") is None or NO_KERNELS in reasons
+
+
+@pytest.mark.parametrize(("dtype", "provider"), [("float32", "torch_npu"), ("bfloat16", "torch")])
+def test_rope_is_fused_only_where_angles_keep_their_precision(backend: Any, dtype: str, provider: str) -> None:
+    spec = RopeSpec(head_dim=64, rotary_dim=64, interleaved=False, dtype=dtype)
+    assert backend.support(ROPE, spec).provider == provider
+    fused = RopeKVWriteSpec(rope=spec, num_kv_heads=2, head_dim=64, block_size=128, dtype=dtype)
+    assert backend.support(ROPE_KV_WRITE, fused).provider == "composed"
+    write = KVWriteSpec(num_kv_heads=2, head_dim=64, block_size=128, dtype=dtype)
+    assert backend.support(KV_WRITE, write).provider == "torch_npu"
+
+
+def test_quantised_weights_are_refused(backend: Any) -> None:
+    spec = LinearSpec(in_features=32, out_features=8, bias=False, quant="int8", dtype="bfloat16", out_dtype="bfloat16")
+    assert "no int8 weights here yet" in backend.support(LINEAR, spec).reason
+
+
+def test_every_op_has_an_answer(backend: Any) -> None:
+    for op in ALL_OPS.values():
+        assert backend.supports(op, next(iter(op.samples(torch.bfloat16, 0))).static)
