@@ -21,6 +21,9 @@ check: $(VENV)/.installed-dev
 check-npu-schema: $(VENV)/.installed-test
 	scripts/check-npu-schema
 
+check-ascend: $(VENV)/.installed-dev
+	scripts/check-ascend
+
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/peers.py
 

@@ -94,11 +94,11 @@ _SYNCS = (
 )
 
 
-class HostSyncTrap(TorchDispatchMode):
+class HostSyncTrap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operators that run, and raises at one that waits. Tokens leave by a copy that does not."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -38,7 +38,7 @@ def _operator(
 ) -> Callable[Concatenate[EmulatedNpu, P], R]:
     """Runs the operator through the recorder, so that a graph captures it as one task."""
 
-    def call(self: EmulatedNpu, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: EmulatedNpu, /, *args: P.args, **kwargs: P.kwargs) -> R:
         def run(*args: Any, **kwargs: Any) -> R:
             return method(self, *args, **kwargs)
 

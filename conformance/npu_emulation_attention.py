@@ -173,6 +173,6 @@ def scatter(
     require(slots.shape == key.shape[:1], "one slot a token", slots.shape, key.shape)
     room = key_cache.shape[0] * key_cache.shape[1]
     require(bool(((slots >= 0) & (slots < room)).all()), "slots must be in range: there is no -1", slots.tolist(), room)
-    require(slots.unique().numel() == slots.numel(), "slots must be distinct", slots.tolist())
+    require(len(set(slots.tolist())) == slots.numel(), "slots must be distinct", slots.tolist())
     for new, cache in ((key, key_cache), (value, value_cache)):
         cache.view(-1, *cache.shape[2:])[slots.long()] = new

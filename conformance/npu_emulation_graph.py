@@ -37,14 +37,14 @@ class Task:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records everything that torch and the emulated operators do while it is entered."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._graph: NPUGraph | None = None
 
     @contextmanager
@@ -126,12 +126,12 @@ class NPUGraph:
 class EmulatedModule:
     """What graphs ask of `torch.npu`. `capacity`: captures before the device has no streams left."""
 
-    NPUGraph = NPUGraph
     Stream = EmulatedStream
 
     def __init__(self, recorder: Recorder, capacity: int = 1 << 16) -> None:
         self._recorder, self._current = recorder, EmulatedStream()
         self._left = capacity
+        self.NPUGraph = NPUGraph
 
     def current_stream(self) -> EmulatedStream:
         """The only one."""

@@ -68,7 +68,7 @@ def grouped_matmul(
     require(group_list_type == 0 or groups.numel() != 1, "counts of a single group are not taken")
     counts = (groups if group_list_type == 1 else groups.diff(prepend=groups.new_zeros(1))).tolist()
     require(min(counts) >= 0 and sum(counts) == x_PK.shape[0], "groups must add up to the rows", counts, x_PK.shape)
-    parts = [rows.float() @ w.float() for rows, w in zip(x_PK.split(counts), weight_EKN, strict=True)]
+    parts = [rows.float() @ w.float() for rows, w in zip(torch.split(x_PK, counts), weight_EKN, strict=True)]
     return [torch.cat(parts).to(x_PK.dtype)]
 
 

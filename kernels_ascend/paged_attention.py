@@ -60,25 +60,29 @@ def pick_config(desc: AttentionDesc) -> AttentionConfig:
     large = block_d > 128 or desc.dtype == "float32"
     heads = 16 if desc.group <= 16 else MAX_GROUP
     block_m = heads if desc.decode else 32 if large else 64
-    block_s = 64 if large or desc.softcap or block_m > 32 else 128
+    block_s = 64 if large or block_m > 32 else 128
     while desc.block_size % block_s:
         block_s //= 2
     return AttentionConfig(block_m=block_m, block_d=block_d, block_s=block_s)
 
 
 def descriptions() -> Iterator[AttentionDesc]:
-    """One description for every configuration that `pick_config` can return with the backend's block of 128."""
+    """One description for every configuration that `pick_config` can return with the backend's block of 128.
+
+    The options do not change a configuration: each is listed on its own, at a head dim of 128.
+    """
+    plain, softcap, sinks = (False, False), (True, False), (False, True)
     for dtype in DTYPES:
         for head_dim in (64, 128, 256):
-            for softcap, sinks in ((False, False), (True, False), (False, True)):
-                for group in (1, 16, MAX_GROUP):
+            for group in (1, 16, MAX_GROUP):
+                for has_softcap, has_sinks in (plain, softcap, sinks) if head_dim == 128 and group < 64 else (plain,):
                     yield AttentionDesc(
                         group=group,
                         head_dim=head_dim,
                         block_size=128,
                         decode=group > 1,
-                        softcap=softcap,
-                        sinks=sinks,
+                        softcap=has_softcap,
+                        sinks=has_sinks,
                         dtype=dtype,
                     )
 
@@ -93,9 +97,7 @@ def scaled_scores(s_MS, scale, softcap, SOFTCAP: tl.constexpr):
     return s_MS * LOG2_E
 
 
-@triton.jit(
-    do_not_specialize=["num_rows", "q_stride", "table_stride", "num_kv_heads", "group", "head_dim", "window"]
-)
+@triton.jit(do_not_specialize=["num_rows", "q_stride", "table_stride", "num_kv_heads", "group", "head_dim", "window"])
 def paged_attention_kernel(
     q_ptr,
     k_ptr,

@@ -26,11 +26,10 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeKVWriteDesc:
-    """What a configuration depends on. `partial`: some dims of a head do not rotate."""
+    """What a configuration depends on."""
 
     rotary_half: int
     interleaved: bool
-    partial: bool
     dtype: str
 
 
@@ -55,9 +54,8 @@ def descriptions() -> Iterator[RopeKVWriteDesc]:
     """One description for every configuration that `pick_config` can return, with each pairing."""
     for dtype in DTYPES:
         for interleaved in (False, True):
-            for partial in (False, True):
-                for half in HALVES:
-                    yield RopeKVWriteDesc(rotary_half=half, interleaved=interleaved, partial=partial, dtype=dtype)
+            for half in HALVES:
+                yield RopeKVWriteDesc(rotary_half=half, interleaved=interleaved, dtype=dtype)
 
 
 @triton.jit
@@ -102,7 +100,6 @@ def rope_kv_write_kernel(
     head_dim,
     rotary_half,
     INTERLEAVED: tl.constexpr,
-    PARTIAL: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_F: tl.constexpr,
     BLOCK_X: tl.constexpr,
@@ -119,8 +116,7 @@ def rope_kv_write_kernel(
         rotate_heads(q, q, num_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
         k_cache = k_cache_ptr + at
         rotate_heads(k, k_cache, num_kv_heads, head_dim, rotary_half, cos_F, sin_F, INTERLEAVED, BLOCK_N, BLOCK_F)
-        if PARTIAL:
-            copy_rest(k, k_cache, num_kv_heads, head_dim, 2 * rotary_half, BLOCK_N, BLOCK_F)
+        copy_rest(k, k_cache, num_kv_heads, head_dim, 2 * rotary_half, BLOCK_N, BLOCK_F)
         copy_values(v_ptr + v_stride.to(tl.int64) * token, v_cache_ptr + at, width, BLOCK_X)
 
 
@@ -140,7 +136,6 @@ def case(desc: RopeKVWriteDesc) -> KernelCase:
         ),
         constants={
             "INTERLEAVED": desc.interleaved,
-            "PARTIAL": desc.partial,
             "BLOCK_N": config.block_n,
             "BLOCK_F": config.block_f,
             "BLOCK_X": config.block_x,
@@ -157,10 +152,7 @@ def refuse(spec: RopeKVWriteSpec) -> str:
 def make_rope_kv_write(spec: RopeKVWriteSpec, soc: Soc, launcher: Launcher) -> Callable[..., None]:
     """rope_kv_write(q_TND, k_TKD, v_TKD, positions_T, cos_sin_PR, kv, slots_T). q, k, v may be strided in T."""
     num_kv_heads, head_dim, half = spec.num_kv_heads, spec.head_dim, spec.rope.rotary_dim // 2
-    partial = spec.rope.rotary_dim < head_dim
-    desc = RopeKVWriteDesc(
-        rotary_half=half, interleaved=spec.rope.interleaved, partial=partial, dtype=spec.dtype
-    )
+    desc = RopeKVWriteDesc(rotary_half=half, interleaved=spec.rope.interleaved, dtype=spec.dtype)
     launch, grid = launcher.prepare(case(desc)), (soc.vector_cores,)
 
     def rope_kv_write(

@@ -36,13 +36,17 @@ class DecodeDesc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig:
-    """`block_g` and `block_d`: padded heads and head dim. `block_s`: keys of a tile, which lies in one KV block."""
+    """`block_g` and `block_d`: padded heads and head dim. `block_s`: keys of a tile, which lies in one KV block.
+
+    `max_registers` of a thread; 0 leaves it to the assembler, which may spill a few for the sake of occupancy.
+    """
 
     block_g: int
     block_d: int
     block_s: int
     num_warps: int
     num_stages: int
+    max_registers: int
 
 
 def pick_config(desc: DecodeDesc) -> DecodeConfig:
@@ -62,6 +66,7 @@ def pick_config(desc: DecodeDesc) -> DecodeConfig:
         block_s=block_s,
         num_warps=8 if plain or block_g > 16 else 4,
         num_stages=2,
+        max_registers=128 if block_d <= 32 else 0,
     )
 
 
@@ -72,6 +77,12 @@ def descriptions() -> Iterator[DecodeDesc]:
             for group in (16, 32, 64):
                 for softcap in (False, True) if group == 16 else (False,):
                     yield DecodeDesc(group=group, head_dim=head_dim, block_size=64, softcap=softcap, dtype=dtype)
+
+
+def launch_options(num_warps: int, num_stages: int, max_registers: int) -> dict[str, int]:
+    """The options of a case. `max_registers` 0: no limit of ours."""
+    limit = {"maxnreg": max_registers} if max_registers else {}
+    return {"num_warps": num_warps, "num_stages": num_stages} | limit
 
 
 @triton.jit
@@ -264,5 +275,5 @@ def case(desc: DecodeDesc) -> KernelCase:
             "BLOCK_D": config.block_d,
             "BLOCK_S": config.block_s,
         },
-        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+        options=launch_options(config.num_warps, config.num_stages, config.max_registers),
     )

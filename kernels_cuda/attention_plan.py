@@ -55,7 +55,7 @@ class AttentionPlanner:
     def __init__(self, empty: Callable[..., torch.Tensor], host_buffer: Callable[..., torch.Tensor]) -> None:
         self._empty, self._host_buffer = empty, host_buffer
         self._tile_sizes: set[int] = set()
-        self._counting = empty((0,), torch.int32)
+        self._rows_and_ones = empty((2, 0), torch.int32)
 
     def register(self, queries: int) -> None:
         """Plans shall list the tiles of `queries` queries."""
@@ -64,8 +64,8 @@ class AttentionPlanner:
     def plan(self, batch: AttentionBatch, stream: Stream) -> CudaAttentionPlan:
         """One copy to the device at most, and none for a batch that only decodes: a captured one stays valid."""
         if bool((batch.query_len_R == 1).all()):
-            rows_R = self._rows(len(batch.query_len_R))
-            return self._plan(batch, rows_R, torch.ones_like(rows_R), rows_R, {})
+            rows_R, ones_R = self._decode_rows(len(batch.query_len_R), stream)
+            return self._plan(batch, rows_R, ones_R, rows_R, {})
         parts = _host_parts(batch.query_len_R, sorted(self._tile_sizes))
         q_start_R, q_len_R, decode_rows_E, *lists = self._to_device(parts, stream)
         tiles = {
@@ -93,12 +93,15 @@ class AttentionPlanner:
             tiles=tiles,
         )
 
-    def _rows(self, count: int) -> torch.Tensor:
-        """0, 1, 2, ... on the device; made again only when it must grow."""
-        if self._counting.numel() < count:
+    def _decode_rows(self, count: int, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+        """0, 1, 2, ... and as many ones, on the device; made again only when they must grow."""
+        if self._rows_and_ones.shape[1] < count:
             size = max(256, 1 << (count - 1).bit_length())
-            self._counting = self._empty((size,), torch.int32).copy_(torch.arange(size, dtype=torch.int32))
-        return self._counting[:count]
+            host = self._host_buffer((2, size), torch.int32)
+            host.numpy()[:] = np.arange(size), np.ones(size)
+            self._rows_and_ones = self._empty((2, size), torch.int32)
+            stream.launch(_copy, self._rows_and_ones, host)
+        return self._rows_and_ones[0, :count], self._rows_and_ones[1, :count]
 
     def _to_device(self, parts: Sequence[Int32Array], stream: Stream) -> list[torch.Tensor]:
         sizes = [part.size for part in parts]

@@ -16,12 +16,12 @@ import triton
 import triton.language as tl
 
 from isoinfer.backends.kernel_case import POINTERS, KernelCase
-from isoinfer.kernels_cuda.attention_decode import masked_scores
+from isoinfer.kernels_cuda.attention_decode import launch_options, masked_scores
 
 DTYPES = ("bfloat16", "float16", "float32")
 TMA_FROM = 90
 """The first capability with a tensor memory accelerator."""
-GROUPS = (1, 4, 8, 16, 32, 64)
+GROUPS = (1, 8, 64)
 """Query heads of one KV head in the cases that are compiled ahead."""
 
 
@@ -39,7 +39,10 @@ class PrefillDesc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillConfig:
-    """`block_m` pairs of `block_q` queries and `block_g` padded heads; `block_s` keys, which lie in one KV block."""
+    """`block_m` pairs of `block_q` queries and `block_g` padded heads; `block_s` keys, which lie in one KV block.
+
+    `max_registers` of a thread; 0 leaves it to the assembler, which may spill a few for the sake of occupancy.
+    """
 
     block_q: int
     block_g: int
@@ -48,6 +51,7 @@ class PrefillConfig:
     tma: bool
     num_warps: int
     num_stages: int
+    max_registers: int
 
     @property
     def block_m(self) -> int:
@@ -64,7 +68,8 @@ def pick_config(desc: PrefillDesc) -> PrefillConfig:
     block_g = triton.next_power_of_2(desc.group)
     plain = desc.dtype == "float32"
     rows = 16 if plain else 64 if block_d > 128 else 128
-    block_s = (16 if block_d > 128 else 32) if plain else (32 if block_d > 128 else 64)
+    block_s = 16 if plain else 32 if block_d > 128 else 64
+    many = plain and block_g > 16 and block_d > 64
     while desc.block_size % block_s:
         block_s //= 2
     tma = desc.sm >= TMA_FROM and desc.head_dim == block_d and not plain and block_d >= 16 and desc.sm < 120
@@ -74,8 +79,9 @@ def pick_config(desc: PrefillDesc) -> PrefillConfig:
         block_d=block_d,
         block_s=block_s,
         tma=tma,
-        num_warps=16 if plain and block_g > 16 and block_d > 128 else 8,
+        num_warps=16 if many else 8,
         num_stages=2 if tma or desc.sm >= TMA_FROM else 1,
+        max_registers=255 if (plain and not many) or (desc.softcap and block_d <= 32) else 0,
     )
 
 
@@ -254,7 +260,7 @@ def case(desc: PrefillDesc, sinks: bool = False) -> KernelCase:
             "BLOCK_D": config.block_d,
             "BLOCK_S": config.block_s,
         },
-        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+        options=launch_options(config.num_warps, config.num_stages, config.max_registers),
     )
 
 

@@ -66,15 +66,15 @@ def load_torch_npu() -> ModuleType:
 
 @contextmanager
 def _no_autoload() -> Iterator[None]:
-    before = os.environ.get(AUTOLOAD)
-    os.environ[AUTOLOAD] = "0"
+    before = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[AUTOLOAD]
+            del os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]
         else:
-            os.environ[AUTOLOAD] = before
+            os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = before
 
 
 def load_failure(error: BaseException) -> str:

@@ -29,7 +29,8 @@ def argmax_samples(gen: torch.Generator) -> Iterator[Sample]:
     logits_RV = torch.randn(4, LONG, generator=gen).round()  # many of equal size, in different parts
     logits_RV[1] = -torch.inf
     logits_RV[2, LONG - 1] = 9.0
-    logits_RV[3] = torch.where(logits_RV[3] > 0, -0.0, 0.0)
+    logits_RV[3] = 0.0
+    logits_RV[3, :9] = -0.0  # equal to the others, and lower
     yield Sample(label="long", static=LogitsSpec(vocab_size=LONG), args=(logits_RV,))
 
 
@@ -43,6 +44,7 @@ def sample_samples(gen: torch.Generator) -> Iterator[Sample]:
         (1.0, 3, 0.0, 0.0),
         (1.0, 2, 0.5, 1.5),
         (1.0, 5, 0.5, 0.5),
+        (1.0, 2, 1.0, 1e-6),
     )
     columns = (torch.tensor(column) for column in zip(*settings, strict=True))
     temperature_R, top_k_R, top_p_R, min_p_R = columns
@@ -55,7 +57,7 @@ def sample_samples(gen: torch.Generator) -> Iterator[Sample]:
     logits_RV[7] = -torch.inf
     rest = (temperature_R, top_k_R.to(torch.int32), top_p_R, min_p_R, seed_R, position_R)
     yield Sample(label="long", static=LogitsSpec(vocab_size=LONG), args=(logits_RV, *rest))
-    R, V = 12, 5001  # top-p keeps three of six equal tokens, over two blocks; every one of the three is drawn
+    R, V = 4, 5001  # top-p keeps three of six equal tokens, over two blocks; the third is drawn by two rows
     logits_RV = torch.full((R, V), -30.0)
     logits_RV[:, [3, 900, 4500, 4600, 4700, 5000]] = 5.0
     ones_R, zeros_R = torch.ones(R), torch.zeros(R)
