@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import MockTensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from isoinfer.backends.kernel_case import KernelCase, Launch
 from isoinfer.backends.provider import KernelError
@@ -44,7 +46,13 @@ class TritonLauncher:
 
 def _stand_in(kind: str) -> Any:
     """An argument that makes Triton specialise as the signature says."""
+    if kind.startswith("tensordesc<"):
+        dtype, _, sizes = kind.removeprefix("tensordesc<").removesuffix("]>").partition("[")
+        block = [int(size) for size in sizes.split(",")]
+        return TensorDescriptor(MockTensor(_POINTERS[f"*{dtype}"]), block, [block[-1], 1], block)
     plain, _, divisor = kind.partition(":")
     if plain in _POINTERS:
-        return _POINTERS[plain]
+        return MockTensor(_POINTERS[plain])
+    if plain == "fp32":
+        return 0.5
     return 16 if divisor else 17
