@@ -74,7 +74,7 @@ def descriptions() -> Iterator[DecodeDesc]:
     """One description for every configuration that `pick_config` can return at the backend's block size."""
     for dtype in DTYPES:
         for head_dim in (16, 32, 64, 128, 256):
-            for group in (16, 32, 64):
+            for group in (16,) if dtype == "float32" else (16, 32, 64):
                 for softcap in (False, True) if group == 16 else (False,):
                     yield DecodeDesc(group=group, head_dim=head_dim, block_size=64, softcap=softcap, dtype=dtype)
 

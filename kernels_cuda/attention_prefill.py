@@ -21,16 +21,15 @@ from isoinfer.kernels_cuda.attention_decode import launch_options, masked_scores
 DTYPES = ("bfloat16", "float16", "float32")
 TMA_FROM = 90
 """The first capability with a tensor memory accelerator."""
-GROUPS = (1, 8, 64)
-"""Query heads of one KV head in the cases that are compiled ahead."""
+MAX_PLAIN_GROUP = 16
+"""Query heads of one KV head in float32, whose tiles are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillDesc:
-    """What a configuration depends on. `sm`: compute capability, as 90. `group`: query heads of one KV head."""
+    """What a configuration depends on. `sm`: compute capability, as 90."""
 
     sm: int
-    group: int
     head_dim: int
     block_size: int
     softcap: bool
@@ -39,24 +38,18 @@ class PrefillDesc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillConfig:
-    """`block_m` pairs of `block_q` queries and `block_g` padded heads; `block_s` keys, which lie in one KV block.
+    """`block_m` (query, head) pairs; `block_s` keys, which lie in one KV block.
 
     `max_registers` of a thread; 0 leaves it to the assembler, which may spill a few for the sake of occupancy.
     """
 
-    block_q: int
-    block_g: int
+    block_m: int
     block_d: int
     block_s: int
     tma: bool
     num_warps: int
     num_stages: int
     max_registers: int
-
-    @property
-    def block_m(self) -> int:
-        """Rows of the products."""
-        return self.block_q * self.block_g
 
 
 def pick_config(desc: PrefillDesc) -> PrefillConfig:
@@ -65,40 +58,34 @@ def pick_config(desc: PrefillDesc) -> PrefillConfig:
     float32 has no matrix unit: its products hold their operands in registers, so tiles are small.
     """
     block_d = max(16, triton.next_power_of_2(desc.head_dim))
-    block_g = triton.next_power_of_2(desc.group)
     plain = desc.dtype == "float32"
     rows = 16 if plain else 64 if block_d > 128 else 128
-    block_s = 16 if plain else 32 if block_d > 128 else 64
-    many = plain and block_g > 16 and block_d > 64
+    tma = TMA_FROM <= desc.sm < 120 and desc.head_dim == block_d and not plain
+    # Hopper holds products in registers, and descriptors leave the fewest for them
+    narrow = plain or (desc.sm == 90 and tma and block_d > 128)
+    block_s = 16 if narrow else 32 if block_d > 128 else 64
     while desc.block_size % block_s:
         block_s //= 2
-    tma = desc.sm >= TMA_FROM and desc.head_dim == block_d and not plain and block_d >= 16 and desc.sm < 120
     return PrefillConfig(
-        block_q=max(1, rows // block_g),
-        block_g=block_g,
+        block_m=rows,
         block_d=block_d,
         block_s=block_s,
         tma=tma,
-        num_warps=16 if many else 8,
+        num_warps=8,
         num_stages=2 if tma or desc.sm >= TMA_FROM else 1,
-        max_registers=255 if (plain and not many) or (desc.softcap and block_d <= 32) else 0,
+        max_registers=255 if plain or (desc.softcap and block_d <= 32) else 0,
     )
 
 
 def descriptions(sm: int) -> Iterator[PrefillDesc]:
-    """Descriptions for `sm` at the backend's block size: every head dim, and groups from one extreme to the other.
+    """One description for every configuration that `pick_config` can return for `sm` at the backend's block size.
 
-    Groups share the rows of a tile in other ways but with the same code, so not each goes with each.
+    Head dims that are no power of two have no descriptors. float32 has none at all.
     """
     for dtype in DTYPES:
-        for head_dim in (16, 32, 64, 128, 256):
-            for group in GROUPS:
-                for softcap in (False, True) if group == GROUPS[0] else (False,):
-                    yield PrefillDesc(
-                        sm=sm, group=group, head_dim=head_dim, block_size=64, softcap=softcap, dtype=dtype
-                    )
-    for head_dim in (48, 80, 96):  # not a power of two: no descriptors
-        yield PrefillDesc(sm=sm, group=4, head_dim=head_dim, block_size=64, softcap=False, dtype="bfloat16")
+        for head_dim in (16, 32, 64, 128, 256, *(() if dtype == "float32" else (48, 96, 192))):
+            for softcap in (False, True):
+                yield PrefillDesc(sm=sm, head_dim=head_dim, block_size=64, softcap=softcap, dtype=dtype)
 
 
 def expects(desc: PrefillDesc) -> frozenset[str]:
@@ -154,8 +141,7 @@ def attention_prefill_kernel(
     SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     TMA: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_G: tl.constexpr,
+    BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
@@ -165,18 +151,19 @@ def attention_prefill_kernel(
     first_query = tl.load(tile_query_ptr + tile)
     q_len = tl.load(q_len_ptr + row)
     past = tl.load(kv_len_ptr + row) - q_len
-    m = tl.arange(0, BLOCK_Q * BLOCK_G)
+    m = tl.arange(0, BLOCK_M)
+    queries = BLOCK_M // group
     d = tl.arange(0, BLOCK_D)
     s = tl.arange(0, BLOCK_S)
-    query_M = first_query + m // BLOCK_G
-    head_M = kv_head * group + m % BLOCK_G
-    real_M = (query_M < q_len) & (m % BLOCK_G < group)
+    query_M = first_query + m // group
+    head_M = kv_head * group + m % group
+    real_M = (query_M < q_len) & (m < queries * group)
     token_M = (tl.load(q_start_ptr + row) + query_M).to(tl.int64)
     inside_MD = real_M[:, None] & (d < head_dim)[None, :]
     q_MD = tl.load(q_ptr + token_M[:, None] * q_stride + head_M[:, None] * head_dim + d, mask=inside_MD, other=0.0)
     position_M = past + query_M
     lowest_M = position_M - window  # the last key that is not seen any more
-    last_position = past + tl.minimum(first_query + BLOCK_Q, q_len) - 1
+    last_position = past + tl.minimum(first_query + queries, q_len) - 1
     begin = tl.maximum(past + first_query - window + 1, 0) // BLOCK_S * BLOCK_S
     end = last_position + 1
     # tiles from `whole` to `partial` are seen whole by every query
@@ -184,14 +171,14 @@ def attention_prefill_kernel(
     whole = tl.minimum((whole + BLOCK_S - 1) // BLOCK_S * BLOCK_S, end)
     partial = tl.maximum((past + first_query + 1) // BLOCK_S * BLOCK_S, whole)
     whole = tl.maximum(whole, begin)
-    best_M = tl.full([BLOCK_Q * BLOCK_G], float("-inf"), tl.float32)
-    sum_M = tl.zeros([BLOCK_Q * BLOCK_G], tl.float32)
+    best_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    sum_M = tl.zeros([BLOCK_M], tl.float32)
     if HAS_SINKS:
-        best_M = tl.load(sinks_ptr + head_M, mask=m % BLOCK_G < group, other=0.0).to(tl.float32) * 1.4426950408889634
+        best_M = tl.load(sinks_ptr + head_M).to(tl.float32) * 1.4426950408889634
         sum_M += 1.0
-    out_MD = tl.zeros([BLOCK_Q * BLOCK_G, BLOCK_D], tl.float32)
+    out_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     table = table_ptr + row.to(tl.int64) * table_stride
-    everything_MS = tl.full([BLOCK_Q * BLOCK_G, BLOCK_S], True, tl.int1)
+    everything_MS = tl.full([BLOCK_M, BLOCK_S], True, tl.int1)
     for key in range(whole, partial, BLOCK_S):
         slot = tl.load(table + key // BLOCK_SIZE) * BLOCK_SIZE + key % BLOCK_SIZE
         if TMA:
@@ -255,8 +242,7 @@ def case(desc: PrefillDesc, sinks: bool = False) -> KernelCase:
             "SOFTCAP": desc.softcap,
             "HAS_SINKS": sinks,
             "TMA": config.tma,
-            "BLOCK_Q": config.block_q,
-            "BLOCK_G": config.block_g,
+            "BLOCK_M": config.block_m,
             "BLOCK_D": config.block_d,
             "BLOCK_S": config.block_s,
         },
@@ -267,5 +253,5 @@ def case(desc: PrefillDesc, sinks: bool = False) -> KernelCase:
 def cases(sm: int) -> Iterator[tuple[KernelCase, frozenset[str]]]:
     """The cases of this file for `sm`, with what their compiled code must show."""
     for desc in descriptions(sm):
-        for sinks in (False, True) if desc.group == 8 else (False,):
+        for sinks in (False,) if desc.softcap else (False, True):  # paged_attention refuses both together
             yield case(desc, sinks), expects(desc)

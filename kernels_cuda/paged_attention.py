@@ -12,7 +12,7 @@ from isoinfer.backends.ops import AttentionSpec, CanonicalKV
 from isoinfer.kernels_cuda import attention_decode, attention_prefill
 from isoinfer.kernels_cuda.attention_decode import SPLIT, CombineDesc, DecodeDesc
 from isoinfer.kernels_cuda.attention_plan import AttentionPlanner, CudaAttentionPlan
-from isoinfer.kernels_cuda.attention_prefill import PrefillDesc
+from isoinfer.kernels_cuda.attention_prefill import MAX_PLAIN_GROUP, PrefillDesc
 
 NO_WINDOW = 1 << 30
 MAX_HEAD_DIM, MAX_GROUP = 256, 64
@@ -22,8 +22,11 @@ def refuse(spec: AttentionSpec) -> str:
     """Why these kernels do not serve `spec`, or "" if they do."""
     if spec.head_dim % 16 or spec.head_dim > MAX_HEAD_DIM:
         return f"a head dim of {spec.head_dim} is not a multiple of 16 up to {MAX_HEAD_DIM}"
-    if spec.num_heads // spec.num_kv_heads > MAX_GROUP:
-        return f"{spec.num_heads // spec.num_kv_heads} query heads share a KV head, and {MAX_GROUP} are served"
+    group, most = spec.num_heads // spec.num_kv_heads, MAX_PLAIN_GROUP if spec.dtype == "float32" else MAX_GROUP
+    if group > most:
+        return f"{group} query heads share a KV head, and {most} are served in {spec.dtype}"
+    if spec.softcap is not None and spec.has_sinks:
+        return "softcap and sinks together are not served: no model has both"
     return f"a KV block of {spec.block_size} is not a multiple of 16" if spec.block_size % 16 else ""
 
 
@@ -89,15 +92,15 @@ def _make_prefill(spec: AttentionSpec, sm: int, launcher: Launcher, planner: Att
     softcap = spec.softcap or 0.0
     desc = PrefillDesc(
         sm=sm,
-        group=group,
         head_dim=spec.head_dim,
         block_size=spec.block_size,
         softcap=spec.softcap is not None,
         dtype=spec.dtype,
     )
     config = attention_prefill.pick_config(desc)
+    queries = config.block_m // group
     launch = launcher.prepare(attention_prefill.case(desc, spec.has_sinks))
-    planner.register(config.block_q)
+    planner.register(queries)
     N, K, D, scale = spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.scale
     box = [config.block_s, config.block_d]
 
@@ -108,7 +111,7 @@ def _make_prefill(spec: AttentionSpec, sm: int, launcher: Launcher, planner: Att
         sinks_N: torch.Tensor | None,
         out_TND: torch.Tensor,
     ) -> None:
-        tiles = plan.tiles[config.block_q]
+        tiles = plan.tiles[queries]
         k, v = kv.k_BSKD, kv.v_BSKD
         if config.tma:
             k, v = (TensorDescriptor.from_tensor(x.view(-1, K * D), box) for x in (k, v))

@@ -14,6 +14,7 @@ from isoinfer.kernels_cuda import (
 )
 from isoinfer.kernels_cuda.attention_decode import DecodeDesc
 from isoinfer.kernels_cuda.attention_prefill import PrefillDesc
+from isoinfer.kernels_cuda.paged_attention import MAX_GROUP
 from isoinfer.kernels_cuda.rms_norm import RmsNormDesc
 from isoinfer.kernels_cuda.rope_kv_write import RopeKVWriteDesc
 
@@ -42,7 +43,7 @@ def test_rope_heads_fit_and_are_all_listed() -> None:
 def test_decode_tiles_lie_in_one_block_and_are_all_listed(dtype: str) -> None:
     listed = {attention_decode.case(desc).key for desc in attention_decode.descriptions()}
     for head_dim in range(16, 257, 16):
-        for group in range(1, 65):
+        for group in range(1, 17 if dtype == "float32" else 65):
             desc = DecodeDesc(group=group, head_dim=head_dim, block_size=64, softcap=False, dtype=dtype)
             config = attention_decode.pick_config(desc)
             assert config.block_g >= max(16, group), "a matrix product has at least 16 rows"
@@ -54,17 +55,17 @@ def test_decode_tiles_lie_in_one_block_and_are_all_listed(dtype: str) -> None:
 @pytest.mark.parametrize("sm", [80, 90, 100, 103, 120])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_prefill_tiles_lie_in_one_block_and_expect_what_the_chip_has(sm: int, dtype: str) -> None:
+    listed = {case.key for case, _ in attention_prefill.cases(sm)}
     for head_dim in range(16, 257, 16):
-        for group in (1, 2, 3, 7, 8, 16, 64):
-            desc = PrefillDesc(sm=sm, group=group, head_dim=head_dim, block_size=64, softcap=False, dtype=dtype)
-            config = attention_prefill.pick_config(desc)
-            assert config.block_g >= group
-            assert config.block_m >= 16
-            assert 64 % config.block_s == 0
-            assert not config.tma or (sm in (90, 100, 103) and config.block_d == head_dim)
-            expected = attention_prefill.expects(desc)
-            assert ("tcgen05" in expected) == (sm in (100, 103) and dtype != "float32")
-            assert ("wgmma" in expected) == (sm == 90 and dtype != "float32")
+        desc = PrefillDesc(sm=sm, head_dim=head_dim, block_size=64, softcap=False, dtype=dtype)
+        config = attention_prefill.pick_config(desc)
+        assert config.block_m >= (attention_prefill.MAX_PLAIN_GROUP if dtype == "float32" else MAX_GROUP)
+        assert 64 % config.block_s == 0
+        assert not config.tma or (sm in (90, 100, 103) and config.block_d == head_dim)
+        expected = attention_prefill.expects(desc)
+        assert ("tcgen05" in expected) == (sm in (100, 103) and dtype != "float32")
+        assert ("wgmma" in expected) == (sm == 90 and dtype != "float32")
+        assert {attention_prefill.case(desc, sinks).key for sinks in (False, True)} <= listed
 
 
 def test_the_others_have_one_configuration() -> None:
