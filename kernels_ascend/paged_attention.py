@@ -69,13 +69,14 @@ def pick_config(desc: AttentionDesc) -> AttentionConfig:
 def descriptions() -> Iterator[AttentionDesc]:
     """One description for every configuration that `pick_config` can return with the backend's block of 128.
 
-    The options do not change a configuration: each is listed on its own, at a head dim of 128.
+    The options do not change a configuration: each is listed on its own, at the head dims of models that have it.
     """
     plain, softcap, sinks = (False, False), (True, False), (False, True)
+    options = {64: (plain, sinks), 128: (plain, softcap, sinks), 256: (plain, softcap)}
     for dtype in DTYPES:
         for head_dim in (64, 128, 256):
             for group in (1, 16, MAX_GROUP):
-                for has_softcap, has_sinks in (plain, softcap, sinks) if head_dim == 128 and group < 64 else (plain,):
+                for has_softcap, has_sinks in options[head_dim] if group < MAX_GROUP else (plain,):
                     yield AttentionDesc(
                         group=group,
                         head_dim=head_dim,
