@@ -44,4 +44,4 @@ def register_guard() -> None:
         command = ["g++", "-std=c++20", "-shared", "-fPIC", "-w", "-x", "c++", "-", "-o", str(library)]
         command += [f"-I{home / 'include'}", f"-L{home / 'lib'}", "-lc10", f"-Wl,-rpath,{home / 'lib'}"]
         subprocess.run(command, input=_GUARD, text=True, check=True)
-        torch.ops.load_library(str(library))
+        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]

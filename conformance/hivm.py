@@ -138,7 +138,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--update", action="store_true", help="write the table")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
-    problems, table = [], {"versions": versions(), "targets": {}}
+    problems: list[str] = []
+    table: dict[str, Any] = {"versions": versions(), "targets": {}}
     with ThreadPoolExecutor(options.jobs) as pool:
         for soc in CHIPS:
             cases = cases_for(soc)

@@ -38,7 +38,7 @@ class GraphCapture:
         """Warm up on a stream of its own, then record."""
         if host_params:
             raise ValueError(f"CUDA attention reads no host parameters, so a graph takes none: {sorted(host_params)}")
-        side = torch.cuda.Stream(runtime.device)
+        side = torch.cuda.Stream(runtime.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(runtime.device))
         with torch.cuda.stream(side):
             for _ in range(WARMUPS):

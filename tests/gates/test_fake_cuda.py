@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from isoinfer.backends.cuda.providers import KERNELS
+from isoinfer.backends.evidence import check_claims
 from isoinfer.conformance.compiled_table import read_table
 from isoinfer.conformance.fake_cuda import fake_cuda, register_guard
 from isoinfer.conformance.fake_step import FAMILIES, FakeRun, FakeRuntime, LaunchChecker, run_family
@@ -23,7 +24,7 @@ SAMPLING = {"argmax", "bias_logits", "logprobs", "mask_logits", "penalize", "sam
 CHIPS = {"sm_90": 90, "sm_100": 100, "sm_103": 103}
 
 
-def _run(family: str, chip: str, compiled: frozenset[str]) -> FakeRun:
+def _run(family: str, chip: str, compiled: frozenset[str] | None) -> FakeRun:
     register_guard()
     runtime, launcher = FakeRuntime(torch.device("cuda")), LaunchChecker(compiled)
     return run_family(FAMILIES[family], runtime, lambda: fake_cuda(chip, runtime, launcher), launcher, "aten")
@@ -38,6 +39,12 @@ def test_every_step_fits_and_never_waits(family: str, chip: str) -> None:
     for op in ("argmax", "rms_norm", "add_rms_norm", "rope_kv_write", "attention_decode", "attention_prefill"):
         assert any(kernel.startswith(op) for kernel in ran.kernels), f"{op} never ran: {ran.kernels}"
     assert set(ran.providers) <= {*KERNELS, "paged_attention", "linear", "moe_route", "moe_experts"}
+
+
+def test_what_is_claimed_is_what_the_steps_used() -> None:
+    """Kernels only: what torch serves needs no table."""
+    used = {pair for family in FAMILIES for pair in _run(family, "sm_100", None).providers.items()}
+    check_claims("cuda", "schema-checked", {(op, provider) for op, provider in used if provider == "triton"})
 
 
 def test_a_kernel_that_is_not_in_the_table_is_seen() -> None:

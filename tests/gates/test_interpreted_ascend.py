@@ -13,6 +13,7 @@ from isoinfer.backends.ascend.plan import AttentionPlanner
 from isoinfer.backends.ascend.providers import kernel_module
 from isoinfer.backends.ascend.soc import Soc, assumed
 from isoinfer.backends.descriptor import DeviceInfo
+from isoinfer.backends.evidence import check_claims
 from isoinfer.backends.interface import Capabilities
 from isoinfer.backends.ops import (
     ALL_OPS,
@@ -74,6 +75,7 @@ def kernels_alone(soc: Soc) -> TorchDeviceBackend:
 def test_the_interpreter_is_on_and_all_kernels_are_there() -> None:
     require_interpreter()
     assert set(SERVED) >= WANTED
+    check_claims("ascend", "interpreted", {(name, "triton") for name in SERVED})  # each of them is a test below
 
 
 @pytest.mark.parametrize("name", SERVED)
