@@ -11,7 +11,6 @@ from importlib.resources import files
 from typing import Any
 
 import torch
-import torch_npu
 
 from isoinfer.backends.ascend.create import assemble
 from isoinfer.backends.ascend.soc import SOCS, Soc
@@ -73,6 +72,8 @@ def compiled_keys(target: str) -> frozenset[str] | None:
 
 def main() -> None:
     """All chips in bfloat16, one also in float32."""
+    import torch_npu  # registers its operators and the device; only this program's own environment has it
+
     runs = {f"{soc.name}-bfloat16": run(soc, "bfloat16", compiled_keys(soc.target)) for soc in SOCS.values()}
     b3 = SOCS["910B"]
     runs["910B-float32"] = run(b3, "float32", compiled_keys(b3.target))

@@ -79,7 +79,10 @@ def test_the_command_runs_from_the_install(installed: Path) -> None:
 
 def test_the_backends_are_found_by_their_entry_points(installed: Path) -> None:
     points = next(installed.glob("isoinfer-*.dist-info")) / "entry_points.txt"
-    assert "[isoinfer.backends]\ncpu = isoinfer.backends.cpu.plugin" in points.read_text(encoding="utf-8")
+    section = points.read_text(encoding="utf-8").partition("[isoinfer.backends]\n")[2]
+    assert section.split("\n\n")[0].split("\n")[:3] == [
+        f"{name} = isoinfer.backends.{name}.plugin" for name in ("ascend", "cpu", "cuda")
+    ]
 
 
 def test_files_that_are_no_modules_are_in_both_archives(dist: Path) -> None:
