@@ -12,7 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-POINTERS = {"bfloat16": "*bf16", "float16": "*fp16", "float32": "*fp32", "int32": "*i32", "int64": "*i64"}
+from isoinfer.errors import BackendError
+
+POINTERS = {
+    "bfloat16": "*bf16",
+    "float16": "*fp16",
+    "float32": "*fp32",
+    "int32": "*i32",
+    "int64": "*i64",
+    "int8": "*i8",
+    "uint8": "*u8",
+}
 """The signature type of a pointer to each dtype."""
 
 Launch = Callable[..., None]
@@ -50,3 +60,15 @@ class Launcher(Protocol):
 
     def prepare(self, case: KernelCase) -> Launch:
         """Build `case`. KernelError where it cannot be built."""
+
+
+class NoLauncher:
+    """The launcher of a chip that is only assumed: cases are prepared, as for an answer, and cannot run."""
+
+    def prepare(self, case: KernelCase) -> Launch:
+        """A launch that says why it cannot be one."""
+
+        def launch(grid: tuple[int, ...], *args: Any) -> None:
+            raise BackendError(f"this chip is only assumed, so {case.name} cannot run")
+
+        return launch

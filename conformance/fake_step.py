@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isoinfer.backends.interface import Backend, Event, Graph, KVCache, MemoryInfo, Stream
-from isoinfer.backends.kernel_case import KernelCase, Launch
+from isoinfer.backends.kernel_case import POINTERS, KernelCase, Launch
 from isoinfer.backends.torch_device.runtime import HostRuntime
 from isoinfer.engine.plan import SamplePlan, StepPlan
 from isoinfer.engine.runner import Runner, RunnerLimits
@@ -187,15 +187,7 @@ class FakeRuntime:
         raise NotImplementedError("fake tensors are not captured")
 
 
-_POINTERS = {
-    "*bf16": torch.bfloat16,
-    "*fp16": torch.float16,
-    "*fp32": torch.float32,
-    "*i32": torch.int32,
-    "*i64": torch.int64,
-    "*i8": torch.int8,
-    "*u8": torch.uint8,
-}
+_POINTERS: dict[str, torch.dtype] = {kind: getattr(torch, name) for name, kind in POINTERS.items()}
 
 
 @dataclass(slots=True)

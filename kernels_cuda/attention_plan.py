@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from isoinfer.backends.interface import AttentionBatch, Int32Array, Stream
+from isoinfer.backends.torch_device.runtime import copy_async
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class AttentionPlanner:
             host = self._host_buffer((2, size), torch.int32)
             host.numpy()[:] = np.arange(size), np.ones(size)
             self._rows_and_ones = self._empty((2, size), torch.int32)
-            stream.launch(_copy, self._rows_and_ones, host)
+            stream.launch(copy_async, self._rows_and_ones, host)
         return self._rows_and_ones[0, :count], self._rows_and_ones[1, :count]
 
     def _to_device(self, parts: Sequence[Int32Array], stream: Stream) -> list[torch.Tensor]:
@@ -108,12 +109,8 @@ class AttentionPlanner:
         host = self._host_buffer((sum(sizes),), torch.int32)
         host.numpy()[:] = np.concatenate(parts)
         device = self._empty((sum(sizes),), torch.int32)
-        stream.launch(_copy, device, host)
+        stream.launch(copy_async, device, host)
         return list(torch.split(device, sizes))
-
-
-def _copy(dst: torch.Tensor, src: torch.Tensor) -> None:
-    dst.copy_(src, non_blocking=True)
 
 
 def _host_parts(query_len_R: Int32Array, tile_sizes: Sequence[int]) -> list[Int32Array]:

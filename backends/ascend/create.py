@@ -15,7 +15,7 @@ from isoinfer.backends.ascend.providers import DTYPES, AscendProviders
 from isoinfer.backends.ascend.soc import Soc, assumed, refusal, soc_of
 from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
 from isoinfer.backends.interface import Capabilities
-from isoinfer.backends.kernel_case import KernelCase, Launcher
+from isoinfer.backends.kernel_case import Launcher, NoLauncher
 from isoinfer.backends.ops import OpSpec
 from isoinfer.backends.provider import Function, ProviderTable
 from isoinfer.backends.torch_device.backend import TorchDeviceBackend
@@ -66,7 +66,7 @@ def assume(config: BackendConfig) -> TorchDeviceBackend:
         id=soc.name, description=f"Ascend {soc.name} ({soc.description}), assumed: nothing runs", score=0
     )
     runtime = HostRuntime(torch.device("meta"))
-    return assemble(device, config, soc, runtime, _NoOperators(), _NoLauncher(), _is_never_capturing)
+    return assemble(device, config, soc, runtime, _NoOperators(), NoLauncher(), _is_never_capturing)
 
 
 class _NoOperators:
@@ -74,18 +74,6 @@ class _NoOperators:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         raise BackendError(f"this chip is only assumed, so there is no {name} to run")
-
-
-class _NoLauncher:
-    """Builds nothing: the chip is not there."""
-
-    def prepare(self, case: KernelCase) -> Callable[..., None]:
-        """A launch that says why it cannot be one."""
-
-        def launch(grid: tuple[int, ...], *args: Any) -> None:
-            raise BackendError(f"this chip is only assumed, so {case.name} cannot run")
-
-        return launch
 
 
 def _is_never_capturing() -> bool:

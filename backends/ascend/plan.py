@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from isoinfer.backends.interface import AttentionBatch, Stream
+from isoinfer.backends.torch_device.runtime import copy_async
 
 HOST_PARAMS = ("actual_seq_qlen", "actual_seq_kvlen")
 """As torch_npu's graph update names them for the second form of the operator. It ignores other names silently."""
@@ -59,7 +60,7 @@ class AttentionPlanner:
         staged_2R = self.host_buffer((2, len(q_len_R)), torch.int32)
         staged_2R.numpy()[:] = (end_R - q_len_R, q_len_R)
         device_2R = self.empty(staged_2R.shape, torch.int32)
-        stream.launch(_copy, device_2R, staged_2R)
+        stream.launch(copy_async, device_2R, staged_2R)
         return AscendAttentionPlan(
             q_end_R=tuple(end_R.tolist()),
             q_len_host_R=tuple(q_len_R.tolist()),
@@ -69,7 +70,3 @@ class AttentionPlanner:
             kv_len_R=batch.kv_len_device_R,
             table_RB=batch.block_table_RB,
         )
-
-
-def _copy(dst: torch.Tensor, src: torch.Tensor) -> None:
-    dst.copy_(src, non_blocking=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from isoinfer.backends.cuda.graph import GraphCapture
 from isoinfer.backends.cuda.providers import DTYPES, CudaProviders
 from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
 from isoinfer.backends.interface import Capabilities
-from isoinfer.backends.kernel_case import Launcher
+from isoinfer.backends.kernel_case import Launcher, NoLauncher
 from isoinfer.backends.ops import OpSpec
 from isoinfer.backends.provider import Function, ProviderTable
 from isoinfer.backends.torch_device.backend import TorchDeviceBackend
@@ -41,18 +40,6 @@ def assume(config: BackendConfig) -> TorchDeviceBackend:
     chip = assumed(config.assume)
     device = DeviceInfo(id=chip.label, description=f"{chip.name}, assumed: nothing runs", score=0)
     return assemble(device, config, chip, HostRuntime(torch.device("meta")), NoLauncher())
-
-
-class NoLauncher:
-    """Builds nothing: the chip is not there."""
-
-    def prepare(self, case: Any) -> Callable[..., None]:
-        """A launch that says why it cannot be one."""
-
-        def launch(grid: tuple[int, ...], *args: Any) -> None:
-            raise BackendError("this chip is only assumed: ask it what it would do, not to do it")
-
-        return launch
 
 
 def assemble(

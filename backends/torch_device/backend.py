@@ -28,7 +28,7 @@ from isoinfer.backends.interface import (
 from isoinfer.backends.ops import DenseWeight, OpSpec
 from isoinfer.backends.provider import ProviderTable
 from isoinfer.backends.torch_device.kv import PagedKVCache, PagedKVStore
-from isoinfer.backends.torch_device.runtime import DeviceRuntime
+from isoinfer.backends.torch_device.runtime import DeviceRuntime, copy_async
 
 Planner = Callable[[AttentionBatch, Stream], AttentionPlan]
 
@@ -71,11 +71,11 @@ class TorchDeviceBackend:
 
     def to_device(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream) -> None:
         """Copy host to device in stream order."""
-        stream.launch(_copy, dst, src)
+        stream.launch(copy_async, dst, src)
 
     def to_host(self, dst: torch.Tensor, src: torch.Tensor, stream: Stream) -> None:
         """Copy device to host in stream order."""
-        stream.launch(_copy, dst, src)
+        stream.launch(copy_async, dst, src)
 
     def memory(self) -> MemoryInfo:
         """The device's memory."""
@@ -140,7 +140,3 @@ class TorchDeviceBackend:
     def bind_model(self, spec: ModelSpec) -> Executable | None:
         """Op by op."""
         return None
-
-
-def _copy(dst: torch.Tensor, src: torch.Tensor) -> None:
-    dst.copy_(src, non_blocking=True)

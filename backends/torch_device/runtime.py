@@ -32,6 +32,11 @@ class DeviceRuntime(Protocol):
     def capture(self, fn: Callable[..., None], *args: Any, host_params: Sequence[str] = ()) -> Graph: ...
 
 
+def copy_async(dst: torch.Tensor, src: torch.Tensor) -> None:
+    """A copy to launch on a stream: it does not make the host wait where the host's side is pinned."""
+    dst.copy_(src, non_blocking=True)
+
+
 class HostRuntime:
     """Host memory and an inline stream, under the same contract. `capture`: how an emulated chip records graphs."""
 

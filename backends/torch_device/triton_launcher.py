@@ -9,18 +9,10 @@ from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import MockTensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from isoinfer.backends.kernel_case import KernelCase, Launch
+from isoinfer.backends.kernel_case import POINTERS, KernelCase, Launch
 from isoinfer.backends.provider import KernelError
 
-_POINTERS = {
-    "*bf16": torch.bfloat16,
-    "*fp16": torch.float16,
-    "*fp32": torch.float32,
-    "*i32": torch.int32,
-    "*i64": torch.int64,
-    "*i8": torch.int8,
-    "*u8": torch.uint8,
-}
+_POINTERS: dict[str, torch.dtype] = {kind: getattr(torch, name) for name, kind in POINTERS.items()}
 
 
 class TritonLauncher:
