@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BACKEND_API = (0, 2)
+BACKEND_API = (0, 3)
 """Version of the seam. Minor n is raised by each change until the surface is complete (then (1, 0))."""
 
 

@@ -29,8 +29,8 @@ WORDS = ("device", "emulated", "interpreted", "compiled", "schema-checked")
 """Strongest first.
 
 device: ran on the real target and its numbers were judged. emulated: the backend's code ran over an
-emulation of the vendor's operators that enforces their constraints. interpreted: the kernel ran in a
-language's interpreter and its numbers were judged. compiled: every configuration was built for the
+emulation of the operators, the vendor's or a library's, that enforces their constraints. interpreted:
+the kernel ran in a language's interpreter and its numbers were judged. compiled: every configuration was built for the
 target. schema-checked: the real operator schemas accepted every call of a whole engine step.
 """
 FILE = "evidence.json"

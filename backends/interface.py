@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from isoinfer.backends.descriptor import DeviceInfo
     from isoinfer.backends.ops.spec import OpSpec
+    from isoinfer.layers.batch import ForwardBatch
 
 Int32Array = npt.NDArray[np.int32]
 SupportStatus = Literal["supported", "unsupported", "unverified"]
@@ -70,7 +71,11 @@ class Support:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVSpec:
-    """KV that a set of layers keeps. `layers` are model layer numbers. Window in tokens, None = all."""
+    """One KV group: layers that share a block table and a pool of blocks.
+
+    `layers` are model layer numbers; no layer is in two groups. `window` in tokens, None = all: no layer of
+    the group reads further back, so blocks that lie wholly before it may be given back.
+    """
 
     name: str
     layers: tuple[int, ...]
@@ -82,20 +87,25 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """How a backend lays KV out: logical block size in tokens and bytes of one block over all layers."""
+    """How a backend lays KV out. `block_size`: tokens in a block, one number for all groups.
+
+    `bytes_per_block`: for each group, in the order of the specs, one block over all its layers.
+    `num_scratch_blocks`: how many more each group needs, behind its pool, for padding rows to write to.
+    """
 
     block_size: int
-    bytes_per_block: int
+    bytes_per_block: tuple[int, ...]
     num_scratch_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBatch:
-    """One step's attention problem over paged KV, before a backend plans it.
+    """One step's attention problem over the paged KV of one group, before a backend plans it.
 
     `query_len_R`: new tokens of each row (host). `kv_len_upper_R`: host, always, at least the true
     length. `kv_len_device_R`: the true length including the new tokens, always. `kv_len_host_R`:
-    exact on the host, or None while drafts are unsettled. `block_table_RB`: device, int32.
+    exact on the host, or None while drafts are unsettled. `block_table_RB`: device, int32. Where a block was
+    given back because it lies wholly before the window of all new tokens, its entry is any block of the group.
     """
 
     query_len_R: Int32Array
@@ -157,26 +167,32 @@ class LayerKV(Protocol):
 
 
 class KVCache(Protocol):
-    """All layers' KV."""
+    """All groups' KV."""
 
-    @property
-    def num_blocks(self) -> int: ...
-    def layer(self, index: int) -> LayerKV: ...
+    def layer(self, index: int) -> LayerKV:
+        """The KV of model layer `index`."""
 
 
 class AttentionPlan(Protocol):
     """What a backend worked out for an AttentionBatch: host lists or device tensors, masks, workspace.
 
     `host_params`: what attention reads from the host, by name. A graph is captured with these names and
-    replayed with the next plan's values; empty where everything is read from device tensors.
+    replayed with the next plan's values; empty where everything is read from device tensors. They come from the
+    rows' lengths alone, so all groups of a step have the same.
     """
 
     @property
     def host_params(self) -> dict[str, Any]: ...
 
 
-class Executable(Protocol):
-    """A whole model compiled by a backend (`bind_model`)."""
+class Forward(Protocol):
+    """A model that runs: built from bound ops, or compiled whole by a backend (`bind_model`)."""
+
+    def hidden(self, batch: ForwardBatch, kv: KVCache) -> torch.Tensor:
+        """hidden_TH of all tokens of the batch, after the final norm; writes K and V. May be captured."""
+
+    def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        """logits_RV in float32 of any rows of `hidden`'s result. May be captured."""
 
 
 class Backend(Protocol):
@@ -231,32 +247,48 @@ class Backend(Protocol):
 
     # kv
     def kv_layout(self, specs: Sequence[KVSpec]) -> KVLayout: ...
-    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> KVCache: ...
-    def copy_blocks(self, kv: KVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None: ...
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> KVCache:
+        """`num_blocks`: blocks of each group, in the order of `specs`; its scratch blocks are the last of them."""
+
+    def copy_blocks(self, kv: KVCache, group: int, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
+        """Copy blocks within every layer of group `group` (an index into the specs), in stream order."""
+
     def export_blocks(self, kv: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of blocks as host tensors `[B, S, K, D]`, whatever the physical shape."""
 
     def import_blocks(
         self, kv: KVCache, layer: int, ids_B: Int32Array, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor
     ) -> None: ...
-    def discard_blocks(self, kv: KVCache, ids_B: Int32Array) -> None:
-        """These blocks are truly free now; a debug backend poisons them."""
+    def discard_blocks(self, kv: KVCache, group: int, ids_B: Int32Array) -> None:
+        """These blocks of group `group` are truly free now; a debug backend poisons them."""
 
     # attention
     def plan_attention(self, batch: AttentionBatch, stream: Stream) -> AttentionPlan:
-        """Work out a batch, once for all layers. What it copies to the device goes through `stream`."""
+        """Work out a batch, once for all layers of a group. What it copies to the device goes through `stream`."""
 
     # whole model
-    def bind_model(self, spec: ModelSpec) -> Executable | None:
+    def bind_model(self, spec: ModelSpec) -> Forward | None:
         """None means the op path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model as plain data, for backends that compile it whole."""
+    """A model as plain data, for backends that compile it whole. Work and bytes are of one token decoded alone.
+
+    `weight_bytes`: weights that are read; `bytes_per_token`: these and the K and V written. `max_position`:
+    the longest sequence in tokens. `expert_bytes`: all routed experts, of which one token reads `expert_share`.
+    `maybe_kv_read`: what a query reads of KV where `kv_specs` do not say it, (bytes, bytes for each token before it).
+    """
 
     architecture: str
     kv_specs: tuple[KVSpec, ...]
     flops_per_token: int
     bytes_per_token: int
+    weight_bytes: int
     num_layers: int
+    vocab_size: int
+    hidden_size: int
+    max_position: int
+    expert_bytes: int = 0
+    expert_share: float = 0.0
+    maybe_kv_read: tuple[int, int] | None = None

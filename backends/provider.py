@@ -39,10 +39,21 @@ class Provider:
 
 
 class ProviderTable:
-    """The providers of every op of one backend, in order of preference, and what comes after them."""
+    """The providers of every op of one backend, in order of preference, and what comes after them.
 
-    def __init__(self, backend: str, find: Callable[[OpSpec], Sequence[Provider]], *, fallback: str) -> None:
+    `batch_invariant`: providers that are not so are refused, as `--deterministic` asks.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        find: Callable[[OpSpec], Sequence[Provider]],
+        *,
+        fallback: str,
+        batch_invariant: bool = False,
+    ) -> None:
         self._backend, self._find, self._fallback = backend, find, fallback
+        self._batch_invariant = batch_invariant
         self._failed: dict[tuple[str, str, Any], str] = {}
 
     def supports(self, op: OpSpec, static: Any) -> list[Support]:
@@ -77,6 +88,8 @@ class ProviderTable:
         return op.decomposition(self.bind, static)
 
     def _refusal(self, op: OpSpec, provider: Provider, static: Any) -> str:
+        if self._batch_invariant and not provider.batch_invariant:
+            return "a row's bits would depend on the rows beside it, which --deterministic rules out"
         return self._failed.get((op.name, provider.name, static)) or provider.refuse(static)
 
     def _answer(self, op: OpSpec, provider: Provider, static: Any) -> Support:

@@ -23,14 +23,14 @@ namespace c10::impl { C10_REGISTER_GUARD_IMPL(CUDA, NoOpDeviceGuardImpl<DeviceTy
 """
 
 
-def fake_cuda(chip: str, runtime: FakeRuntime, launcher: LaunchChecker) -> Backend:
+def fake_cuda(chip: str, runtime: FakeRuntime, launcher: LaunchChecker, *, deterministic: bool = False) -> Backend:
     """The CUDA backend as it is assembled for `chip` ("sm_90"), over a FakeRuntime of device "cuda"."""
     from isoinfer.backends.cuda.capability import assumed
     from isoinfer.backends.cuda.create import assemble
 
     assert runtime.device.type == "cuda", runtime.device
     device = DeviceInfo(id=chip, description=f"{chip}, fake tensors", score=0)
-    return assemble(device, BackendConfig(), assumed(chip), runtime, launcher)
+    return assemble(device, BackendConfig(deterministic=deterministic), assumed(chip), runtime, launcher)
 
 
 @cache

@@ -8,7 +8,8 @@ number is computed: the evidence word is "schema-checked".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, is_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isoinfer.backends.interface import Backend, Event, Graph, KVCache, MemoryInfo, Stream
+from isoinfer.backends.interface import Backend, Event, Forward, Graph, KVCache, MemoryInfo, Stream
 from isoinfer.backends.kernel_case import POINTERS, KernelCase, Launch
 from isoinfer.backends.torch_device.runtime import HostRuntime
+from isoinfer.engine.arena import ArenaSizes
 from isoinfer.engine.plan import SamplePlan, StepPlan
-from isoinfer.engine.runner import Runner, RunnerLimits
-from isoinfer.models.model import Forward
+from isoinfer.engine.runner import Runner, RunnerSpec
 from isoinfer.models.registry import resolve
 
 VOCAB, MAX_LEN = 512, 1024
@@ -256,9 +257,12 @@ def run_family(
 
         forward, kv = _load(config, backend, bind)
     runner = _runner(config, backend, bind, forward, kv)
-    for number, rows in enumerate(STEPS.values()):
+    numbers, groups = count(1), len(resolve(config).kv_specs(backend.capabilities.default_dtype))
+    for rows in STEPS.values():
         for full in (False, True):
-            _run_step(runner, number, rows, full=full)
+            _run_step(runner, _step_plan(next(numbers), rows, groups, full=full), rows, full=full)
+    again = _step_plan(next(numbers), rows, groups, full=False)
+    _run_step(runner, replace(again, remap_R=np.arange(len(rows), dtype=np.int32)), rows, full=False)
     prefix = f"{namespace}::"
     operators = sorted(name.removeprefix(prefix) for name in runtime.trap.seen if name.startswith(prefix))
     return FakeRun(
@@ -268,7 +272,8 @@ def run_family(
 
 def _load(config: Mapping[str, Any], backend: Backend, bind: Callable[..., Any]) -> tuple[Forward, KVCache]:
     model, dtype = resolve(config), backend.capabilities.default_dtype
-    block_size = backend.kv_layout(model.kv_specs(dtype)).block_size
+    specs = model.kv_specs(dtype)
+    block_size = backend.kv_layout(specs).block_size
     weights = {
         rule.name: backend.prepare_weight(rule.role, torch.empty(rule.shape, dtype=getattr(torch, dtype)), None)
         for rule in model.weight_rules()
@@ -278,50 +283,58 @@ def _load(config: Mapping[str, Any], backend: Backend, bind: Callable[..., Any])
         return backend.empty(tensor.shape, tensor.dtype).copy_(tensor)
 
     forward = model.build(bind, weights, dtype, block_size, MAX_LEN, place, None)
-    return forward, backend.allocate_kv(model.kv_specs(dtype), 4 * MAX_LEN // block_size)
+    return forward, backend.allocate_kv(specs, [4 * MAX_LEN // block_size] * len(specs))
 
 
 def _runner(
     config: Mapping[str, Any], backend: Backend, bind: Callable[..., Any], forward: Forward, kv: KVCache
 ) -> Runner:
     model, dtype = resolve(config), backend.capabilities.default_dtype
-    block_size = backend.kv_layout(model.kv_specs(dtype)).block_size
+    specs = model.kv_specs(dtype)
+    block_size = backend.kv_layout(specs).block_size
     return Runner(
         backend,
         forward,
         kv,
-        bind=bind,
-        limits=RunnerLimits(max_tokens=512, max_rows=8, max_blocks=MAX_LEN // block_size),
-        block_size=block_size,
-        vocab_size=model.config.vocab_size,
-        hidden_size=model.config.hidden_size,
-        dtype=dtype,
+        RunnerSpec(
+            sizes=ArenaSizes(
+                max_tokens=512, max_rows=8, max_blocks=MAX_LEN // block_size, num_groups=len(specs), depth=2
+            ),
+            block_size=block_size,
+            vocab_size=model.config.vocab_size,
+            hidden_size=model.config.hidden_size,
+            dtype=dtype,
+        ),
+        bind,
     )
 
 
-def _run_step(runner: Runner, number: int, rows: Sequence[tuple[int, int]], *, full: bool) -> None:
+def _run_step(runner: Runner, plan: StepPlan, rows: Sequence[tuple[int, int]], *, full: bool) -> None:
     """`full`: temperatures, penalties, biases, masks, log-probabilities; otherwise greedy."""
-    handle = runner.submit(_step_plan(number, rows, full=full))
-    runner.sample(handle, _sample_plan(number, rows, full=full))
+    handle = runner.submit(plan)
+    runner.sample(handle, _sample_plan(plan.step_id, rows, full=full))
     handle.done.synchronize()
     runner.abandon()
 
 
-def _step_plan(number: int, rows: Sequence[tuple[int, int]], *, full: bool) -> StepPlan:
-    count = len(rows)
+def _step_plan(number: int, rows: Sequence[tuple[int, int]], num_groups: int, *, full: bool) -> StepPlan:
+    num_rows = len(rows)
     start_R, query_len_R = (np.array(column, dtype=np.int32) for column in zip(*rows, strict=True))
     places = np.array([0] if full and query_len_R[0] > 1 else [], dtype=np.int32)
-    zeros_R = np.zeros(count, dtype=np.int32)
+    zeros_R = np.zeros(num_rows, dtype=np.int32)
     return StepPlan(
         step_id=number,
-        request_R=np.arange(count, dtype=np.int64),
+        request_R=np.arange(num_rows, dtype=np.int64),
         epoch_R=zeros_R,
-        slot_R=np.arange(count, dtype=np.int32),
+        slot_R=np.arange(num_rows, dtype=np.int32),
         start_R=start_R,
+        uncertain_R=zeros_R,
         query_len_R=query_len_R,
-        samples_R=np.ones(count, dtype=np.bool_),
+        num_drafts_R=zeros_R,
+        samples_R=np.ones(num_rows, dtype=np.bool_),
         remap_R=zeros_R - 1,
-        block_table_RB=1 + np.arange(count * 4, dtype=np.int32).reshape(count, 4),
+        block_tables=(1 + np.arange(num_rows * 4, dtype=np.int32).reshape(num_rows, 4),) * num_groups,
+        predicted_RX=np.zeros((num_rows, 0), dtype=np.int32),
         token_ids_T=np.ones(int(query_len_R.sum()), dtype=np.int32),
         prompt_index_Q=places,
         prompt_target_Q=places,
@@ -332,27 +345,28 @@ def _step_plan(number: int, rows: Sequence[tuple[int, int]], *, full: bool) -> S
 
 
 def _sample_plan(number: int, rows: Sequence[tuple[int, int]], *, full: bool) -> SamplePlan:
-    count, on = len(rows), np.float32(full)
+    num_rows, on = len(rows), np.float32(full)
     length_G = np.array([start + queries for start, queries in rows], dtype=np.int32)
-    ones_G = np.ones(count, dtype=np.float32)
+    ones_G = np.ones(num_rows, dtype=np.float32)
     entries = [0] if full else []
     return SamplePlan(
         step_id=number,
-        temperature_G=ones_G * on,
-        top_k_G=np.full(count, 20, dtype=np.int32),
-        top_p_G=ones_G * np.float32(0.9),
-        min_p_G=ones_G * np.float32(0.1),
-        seed_G=np.arange(count, dtype=np.int64),
-        position_G=length_G,
-        history_GL=np.ones((count, int(length_G.max()) if full else 0), dtype=np.int32),
-        prompt_len_G=length_G,
-        length_G=length_G,
-        presence_G=ones_G,
-        frequency_G=ones_G,
-        repetition_G=ones_G,
+        places_G=np.ones(num_rows, dtype=np.int32),
+        temperature_P=ones_G * on,
+        top_k_P=np.full(num_rows, 20, dtype=np.int32),
+        top_p_P=ones_G * np.float32(0.9),
+        min_p_P=ones_G * np.float32(0.1),
+        seed_P=np.arange(num_rows, dtype=np.int64),
+        position_P=length_G,
+        history_PL=np.ones((num_rows, int(length_G.max()) if full else 0), dtype=np.int32),
+        prompt_len_P=length_G,
+        length_P=length_G,
+        presence_P=ones_G,
+        frequency_P=ones_G,
+        repetition_P=ones_G,
         bias_row_M=np.array(entries, dtype=np.int32),
         bias_token_M=np.array(entries, dtype=np.int32),
         bias_value_M=np.array(entries, dtype=np.float32),
-        mask_GW=np.full((count, VOCAB // 32 if full else 0), -1, dtype=np.int32),
+        mask_PW=np.full((num_rows, VOCAB // 32 if full else 0), -1, dtype=np.int32),
         num_logprobs=3 if full else -1,
     )

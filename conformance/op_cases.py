@@ -7,7 +7,7 @@ compared byte for byte before and after. What a backend does not support is repo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
@@ -48,17 +48,22 @@ def run_op_cases(
     dtypes: Sequence[torch.dtype] = DEFAULT_DTYPES,
     seed: int = 0,
 ) -> list[CaseResult]:
-    """All samples of `ops` on `backend`, in `dtypes` (ops over logits: always and only float32)."""
+    """All samples of `ops` on `backend`, in `dtypes` (ops whose spec names none: once, as float32)."""
     return [result for op in ops for dtype in _dtypes(op, dtypes) for result in _run_op(backend, op, dtype, seed)]
 
 
 def _dtypes(op: OpSpec, dtypes: Sequence[torch.dtype]) -> Sequence[torch.dtype]:
-    return (torch.float32,) if op.family == "sample" else dtypes
+    return dtypes if _has_dtype(op) else (torch.float32,)
+
+
+def _has_dtype(op: OpSpec) -> bool:
+    """Not so of ops over logits, which are float32, and of those over ints alone."""
+    return "dtype" in {field.name for field in fields(op.static_type)}
 
 
 def _run_op(backend: Backend, op: OpSpec, dtype: torch.dtype, seed: int) -> Iterator[CaseResult]:
     name, known = dtype_name(dtype), backend.capabilities.dtypes
-    if op.family != "sample" and name not in known:
+    if _has_dtype(op) and name not in known:
         reason = f"dtype {name} is not among the backend's {', '.join(known)}"
         yield CaseResult(op=op.name, label=ALL_LABELS, dtype=name, status="unsupported", reason=reason)
         return

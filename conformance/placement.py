@@ -24,19 +24,21 @@ VECTOR_ARGUMENTS = frozenset({"weight_H", "bias_N", "sinks_N", "b13_E2I", "b2_EH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Device arguments in the order of the signature, and the cache behind the `kv` argument."""
+    """Device arguments in the order of the signature, and the cache behind the `kv` argument with its size."""
 
     op: OpSpec
     args: tuple[Any, ...]
     maybe_kv: KVCache | None
+    num_blocks: int
 
 
 def place(backend: Backend, stream: Stream, op: OpSpec, sample: Sample) -> Placement:
     """Copy `sample` to the device, by the same doors that the engine uses."""
-    cache = next((_place_kv(backend, arg, sample) for arg in sample.args if isinstance(arg, CanonicalKV)), None)
+    kv = next((arg for arg in sample.args if isinstance(arg, CanonicalKV)), None)
+    cache = None if kv is None else _place_kv(backend, kv, sample)
     names = argument_names(op)
     args = (_place(backend, stream, op, sample, name, arg, cache) for name, arg in zip(names, sample.args, strict=True))
-    return Placement(op=op, args=tuple(args), maybe_kv=cache)
+    return Placement(op=op, args=tuple(args), maybe_kv=cache, num_blocks=0 if kv is None else len(kv.k_BSKD))
 
 
 def _place(
@@ -66,7 +68,7 @@ def _role(sample: Sample, op: OpSpec) -> str:
 
 def _place_kv(backend: Backend, kv: CanonicalKV, sample: Sample) -> KVCache:
     num_blocks, _, num_kv_heads, head_dim = kv.k_BSKD.shape
-    cache = backend.allocate_kv([kv_spec(num_kv_heads, head_dim, sample.static.dtype)], num_blocks)
+    cache = backend.allocate_kv([kv_spec(num_kv_heads, head_dim, sample.static.dtype)], [num_blocks])
     backend.import_blocks(cache, 0, np.arange(num_blocks, dtype=np.int32), kv.k_BSKD, kv.v_BSKD)
     return cache
 
@@ -105,7 +107,7 @@ def snapshot(backend: Backend, stream: Stream, placement: Placement) -> Tensors:
         if isinstance(arg, torch.Tensor):
             named[name] = _to_host(backend, stream, arg)
         elif name == "kv" and placement.maybe_kv is not None:
-            ids_B = np.arange(placement.maybe_kv.num_blocks, dtype=np.int32)
+            ids_B = np.arange(placement.num_blocks, dtype=np.int32)
             k_BSKD, v_BSKD = backend.export_blocks(placement.maybe_kv, 0, ids_B)
             named |= {"kv.k": k_BSKD.clone(), "kv.v": v_BSKD.clone()}
     return named

@@ -14,28 +14,54 @@ if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend
 
 FALLBACKS = ("composed", "fail", "reference")
+SCHEDULING_POLICIES = ("fcfs", "priority", "lpm", "two-phase")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgt", start=1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """`kv_memory`: bytes for KV, None = what the backend suggests."""
+    """`kv_memory`: bytes for KV, None = what the backend suggests. `enable_prefix_caching`: KV of finished and
+    running requests serves later ones that begin alike."""
 
     kv_memory: int | None = None
+    enable_prefix_caching: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """`max_num_seqs`: requests that run at once. `max_num_batched_tokens`: tokens computed in one step."""
+    """How steps are filled.
+
+    `max_num_seqs`: requests that run at once. `max_num_batched_tokens`: tokens computed in one step.
+    `scheduling_policy`: fcfs, priority, lpm (longest cached prefix) or two-phase (a step is prefill or decode).
+    `scheduling_depth`: steps in flight, 1 or 2; None = what pays on the backend. `long_prefill_token_threshold`:
+    the most prompt tokens of a request in a step that also decodes, 0 = no limit. `check_invariants`: assert the
+    scheduler's invariants in every step, slowly.
+    """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
+    scheduling_policy: str = "fcfs"
+    scheduling_depth: int | None = None
+    long_prefill_token_threshold: int = 0
+    check_invariants: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            known = ", ".join(SCHEDULING_POLICIES)
+            raise UserError(f"there is no scheduling policy {self.scheduling_policy!r}; choose one of {known}")
+        if self.scheduling_depth not in (None, 1, 2):
+            raise UserError(f"scheduling_depth must be 1 or 2, got {self.scheduling_depth}")
+        if self.long_prefill_token_threshold < 0:
+            raise UserError(f"long_prefill_token_threshold cannot be negative, got {self.long_prefill_token_threshold}")
+
+    def chunk(self, need: int, budget: int, with_decodes: bool) -> int:
+        """How many of `need` prompt tokens a step with `budget` tokens left computes."""
+        limit = self.long_prefill_token_threshold
+        return min(need, budget, limit) if limit and with_decodes else min(need, budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,14 @@
-"""Attention over paged KV, flash style on the cube cores: one launch for rows with one query, one for all others.
+"""Attention over paged KV, flash style on the cube cores: one launch and one form for decode and for chunks.
 
 A work item is, for a row with one query, a KV head with all query heads that share it, so that keys are read
 once; for the others a tile of queries of one head. Either way the rows of the products lie at one stride. Cores
 walk over the rows, counting items, and take every num_cores-th: lengths are read on the device, so a captured
 graph replays with others. Scores of hidden keys are a large negative number rather than -inf: what they add is
 multiplied by zero once a query meets a key that it sees, which is its own at the latest.
+
+A query's bits depend on its own keys only, not on the batch nor on how a prompt is cut: every item is the same
+code on tiles of the same sizes, tiles of keys start at the same places for every query, and one that is hidden
+from a query adds zero.
 
 Suffixes: M queries of a head, or heads of a query; D head dim (padded), S keys of a tile, T tokens, N query heads,
 K KV heads, R rows.
@@ -34,12 +38,10 @@ HIDDEN: tl.constexpr = tl.constexpr(-1e30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionDesc:
-    """What a configuration depends on. `group`: query heads of one KV head. `decode`: for rows with one query."""
+    """What a configuration depends on."""
 
-    group: int
     head_dim: int
     block_size: int
-    decode: bool
     softcap: bool
     sinks: bool
     dtype: str
@@ -55,15 +57,11 @@ class AttentionConfig:
 
 
 def pick_config(desc: AttentionDesc) -> AttentionConfig:
-    """64 queries by 128 keys where they fit every chip's buffers, half of each where they do not."""
-    block_d = max(64, triton.next_power_of_2(desc.head_dim))
-    large = block_d > 128 or desc.dtype == "float32"
-    heads = 16 if desc.group <= 16 else MAX_GROUP
-    block_m = heads if desc.decode else 32 if large else 64
-    block_s = 64 if large or block_m > 32 else 128
+    """64 by 64: room for every group of heads, and what fits every chip's buffers at the largest head dim."""
+    block_s = 64
     while desc.block_size % block_s:
         block_s //= 2
-    return AttentionConfig(block_m=block_m, block_d=block_d, block_s=block_s)
+    return AttentionConfig(block_m=MAX_GROUP, block_d=max(64, triton.next_power_of_2(desc.head_dim)), block_s=block_s)
 
 
 def descriptions() -> Iterator[AttentionDesc]:
@@ -74,18 +72,11 @@ def descriptions() -> Iterator[AttentionDesc]:
     plain, softcap, sinks = (False, False), (True, False), (False, True)
     options = {64: (plain, sinks), 128: (plain, softcap, sinks), 256: (plain, softcap)}
     for dtype in DTYPES:
-        for head_dim in (64, 128, 256):
-            for group in (1, 16, MAX_GROUP):
-                for has_softcap, has_sinks in options[head_dim] if group < MAX_GROUP else (plain,):
-                    yield AttentionDesc(
-                        group=group,
-                        head_dim=head_dim,
-                        block_size=128,
-                        decode=group > 1,
-                        softcap=has_softcap,
-                        sinks=has_sinks,
-                        dtype=dtype,
-                    )
+        for head_dim, listed in options.items():
+            for has_softcap, has_sinks in listed:
+                yield AttentionDesc(
+                    head_dim=head_dim, block_size=128, softcap=has_softcap, sinks=has_sinks, dtype=dtype
+                )
 
 
 @triton.jit
@@ -121,7 +112,6 @@ def paged_attention_kernel(
     BLOCK_SIZE: tl.constexpr,
     SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
-    DECODE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_S: tl.constexpr,
@@ -138,39 +128,25 @@ def paged_attention_kernel(
         q_len = tl.load(q_len_ptr + row)
         past = tl.load(kv_len_ptr + row) - q_len
         token = tl.load(q_start_ptr + row).to(tl.int64)
-        if DECODE:
-            row_items = tl.where(q_len == 1, num_kv_heads, 0)
-        else:
-            row_items = tl.where(q_len == 1, 0, (q_len + BLOCK_M - 1) // BLOCK_M * num_heads)
+        one = q_len == 1
+        row_items = tl.where(one, num_kv_heads, (q_len + BLOCK_M - 1) // BLOCK_M * num_heads)
         for item in range((tl.program_id(0) - items % cores + cores) % cores, row_items, cores):
-            if DECODE:
-                kv_head = item
-                head = item * group
-                first = 0
-                size = group
-                q_step = head_dim
-                out_step = head_dim
-                position_M = past + m * 0
-                end = past + 1
-            else:
-                head = item % num_heads
-                kv_head = head // group
-                first = item // num_heads * BLOCK_M
-                size = q_len - first
-                q_step = q_stride
-                out_step = out_stride
-                position_M = past + first + m
-                end = past + tl.minimum(first + BLOCK_M, q_len)
+            head = tl.where(one, item * group, item % num_heads)
+            kv_head = head // group
+            first = tl.where(one, 0, item // num_heads * BLOCK_M)
+            size = tl.where(one, group, q_len - first)
+            q_step = tl.where(one, head_dim, q_stride)
+            out_step = tl.where(one, head_dim, out_stride)
+            position_M = past + first + m * tl.where(one, 0, 1)
+            end = past + tl.minimum(first + BLOCK_M, q_len)
             inside_MD = (m < size)[:, None] & (d < head_dim)[None, :]
             q = q_ptr + (token + first) * q_stride + head * head_dim
             q_MD = tl.load(q + m[:, None] * q_step + d[None, :], mask=inside_MD, other=0.0)
             best_M = tl.full([BLOCK_M], HIDDEN, tl.float32)
             sum_M = tl.zeros([BLOCK_M], tl.float32)
             if HAS_SINKS:
-                if DECODE:
-                    best_M = tl.load(sinks_ptr + head + m, mask=m < size, other=0.0).to(tl.float32) * LOG2_E
-                else:
-                    best_M = best_M * 0.0 + tl.load(sinks_ptr + head).to(tl.float32) * LOG2_E
+                sink_M = tl.load(sinks_ptr + head + m * tl.where(one, 1, 0), mask=m < size, other=0.0)
+                best_M = sink_M.to(tl.float32) * LOG2_E
                 sum_M = sum_M + 1.0
             out_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
             begin = tl.maximum(past + first - window + 1, 0) // BLOCK_S * BLOCK_S
@@ -218,7 +194,6 @@ def case(desc: AttentionDesc) -> KernelCase:
             "BLOCK_SIZE": desc.block_size,
             "SOFTCAP": desc.softcap,
             "HAS_SINKS": desc.sinks,
-            "DECODE": desc.decode,
             "BLOCK_M": config.block_m,
             "BLOCK_D": config.block_d,
             "BLOCK_S": config.block_s,
@@ -241,23 +216,14 @@ def refuse(spec: AttentionSpec) -> str:
 def make_paged_attention(spec: AttentionSpec, soc: Soc, launcher: Launcher) -> Callable[..., None]:
     """paged_attention(q_TND, kv, plan, sinks_N | None, out_TND). q may be strided in T."""
     group, grid = spec.num_heads // spec.num_kv_heads, (soc.cube_cores,)
-    softcap, sinks = spec.softcap is not None, spec.has_sinks
-    decode, prefill = (
-        launcher.prepare(
-            case(
-                AttentionDesc(
-                    group=group if one_query else 1,
-                    head_dim=spec.head_dim,
-                    block_size=spec.block_size,
-                    decode=one_query,
-                    softcap=softcap,
-                    sinks=sinks,
-                    dtype=spec.dtype,
-                )
-            )
-        )
-        for one_query in (True, False)
+    desc = AttentionDesc(
+        head_dim=spec.head_dim,
+        block_size=spec.block_size,
+        softcap=spec.softcap is not None,
+        sinks=spec.has_sinks,
+        dtype=spec.dtype,
     )
+    launch = launcher.prepare(case(desc))
     rest = (spec.num_kv_heads, group, spec.head_dim, spec.window or NO_WINDOW, spec.scale, spec.softcap or 0.0)
 
     def paged_attention(
@@ -270,9 +236,6 @@ def make_paged_attention(spec: AttentionSpec, soc: Soc, launcher: Launcher) -> C
         rows = (plan.q_start_R, plan.q_len_R, plan.kv_len_R, plan.table_RB)
         sizes = (plan.num_rows, q_TND.stride(0), plan.table_RB.stride(0))
         tensors = (q_TND, kv.k_BSKD, kv.v_BSKD, *rows, q_TND if sinks_N is None else sinks_N, out_TND)
-        if 1 in plan.q_len_host_R:
-            decode(grid, *tensors, *sizes, *rest)
-        if max(plan.q_len_host_R) > 1:
-            prefill(grid, *tensors, *sizes, *rest)
+        launch(grid, *tensors, *sizes, *rest)
 
     return paged_attention

@@ -4,6 +4,10 @@ The rows of the products are (query, head of the KV head) pairs, so that each ti
 all heads that share it. Interior tiles, which every query of the tile sees whole, need no mask; on chips with
 a tensor memory accelerator they come through descriptors over the cache, one page and KV head a tile.
 
+The ordered form serves `--deterministic`, rows with one query too: all tiles of keys take the masked way, in
+ascending order, and tiles of keys begin at fixed places. A tile that a query does not see leaves its bits
+alone, so they do not depend on the queries beside it.
+
 Suffixes: M (query, head) pairs, D head dim (padded), S keys of a tile.
 """
 
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import triton
 import triton.language as tl
@@ -27,12 +32,13 @@ MAX_PLAIN_GROUP = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillDesc:
-    """What a configuration depends on. `sm`: compute capability, as 90."""
+    """What a configuration depends on. `sm`: compute capability, as 90. `ordered`: see above."""
 
     sm: int
     head_dim: int
     block_size: int
     softcap: bool
+    ordered: bool
     dtype: str
 
 
@@ -84,8 +90,10 @@ def descriptions(sm: int) -> Iterator[PrefillDesc]:
     """
     for dtype in DTYPES:
         for head_dim in (16, 32, 64, 128, 256, *(() if dtype == "float32" else (48, 96, 192))):
-            for softcap in (False, True):
-                yield PrefillDesc(sm=sm, head_dim=head_dim, block_size=64, softcap=softcap, dtype=dtype)
+            for softcap, ordered in product((False, True), repeat=2):
+                yield PrefillDesc(
+                    sm=sm, head_dim=head_dim, block_size=64, softcap=softcap, ordered=ordered, dtype=dtype
+                )
 
 
 def expects(desc: PrefillDesc) -> frozenset[str]:
@@ -140,6 +148,7 @@ def attention_prefill_kernel(
     BLOCK_SIZE: tl.constexpr,
     SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    ORDERED: tl.constexpr,
     TMA: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -171,6 +180,9 @@ def attention_prefill_kernel(
     whole = tl.minimum((whole + BLOCK_S - 1) // BLOCK_S * BLOCK_S, end)
     partial = tl.maximum((past + first_query + 1) // BLOCK_S * BLOCK_S, whole)
     whole = tl.maximum(whole, begin)
+    if ORDERED:
+        whole = begin
+        partial = begin
     best_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
     sum_M = tl.zeros([BLOCK_M], tl.float32)
     if HAS_SINKS:
@@ -241,6 +253,7 @@ def case(desc: PrefillDesc, sinks: bool = False) -> KernelCase:
             "BLOCK_SIZE": desc.block_size,
             "SOFTCAP": desc.softcap,
             "HAS_SINKS": sinks,
+            "ORDERED": desc.ordered,
             "TMA": config.tma,
             "BLOCK_M": config.block_m,
             "BLOCK_D": config.block_d,

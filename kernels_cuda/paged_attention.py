@@ -1,4 +1,7 @@
-"""paged_attention on CUDA: rows with one query go to the decode kernels, all others to the prefill kernel."""
+"""paged_attention on CUDA: rows with one query go to the decode kernels, all others to the prefill kernel.
+
+A planner that makes tiles only sends every row to the prefill kernel, in the form that keeps one order of sums.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,10 @@ def make_paged_attention(
     spec: AttentionSpec, sm: int, launcher: Launcher, planner: AttentionPlanner
 ) -> Callable[..., None]:
     """paged_attention(q_TND, kv, plan, sinks_N | None, out_TND). q may be strided in T."""
-    decode = _make_decode(spec, launcher)
     prefill = _make_prefill(spec, sm, launcher, planner)
+    if planner.tiles_only:
+        return prefill
+    decode = _make_decode(spec, launcher)
 
     def paged_attention(
         q_TND: torch.Tensor,
@@ -95,6 +100,7 @@ def _make_prefill(spec: AttentionSpec, sm: int, launcher: Launcher, planner: Att
         head_dim=spec.head_dim,
         block_size=spec.block_size,
         softcap=spec.softcap is not None,
+        ordered=planner.tiles_only,
         dtype=spec.dtype,
     )
     config = attention_prefill.pick_config(desc)

@@ -90,18 +90,29 @@ def assemble(
     is_capturing: Callable[[], bool],
 ) -> TorchDeviceBackend:
     """The same parts on any runtime. `npu`: the fused operators. `launcher`: or the reason why there is none."""
-    _check(config)
+    _check(config, launcher)
 
     def bind(op: OpSpec, static: Any) -> Function:
         return table.bind(op, static)
 
-    providers = AscendProviders(soc, npu, launcher, runtime.device, bind=bind, is_capturing=is_capturing)
-    table = ProviderTable("ascend", providers.find, fallback=config.fallback)
+    providers = AscendProviders(
+        soc,
+        npu,
+        launcher,
+        runtime.device,
+        bind=bind,
+        is_capturing=is_capturing,
+        deterministic=config.deterministic,
+    )
+    # a decomposition sums as torch does
+    fallback = "fail" if config.deterministic else config.fallback
+    table = ProviderTable("ascend", providers.find, fallback=fallback, batch_invariant=config.deterministic)
     kernels = f"no Triton kernels ({launcher})" if isinstance(launcher, str) else "Triton kernels"
+    kernels += ", deterministic" if config.deterministic else ""
     return TorchDeviceBackend(
         name="ascend",
         info=device,
-        capabilities=_capabilities(config.dtype, soc),
+        capabilities=_capabilities(config, soc),
         collective_backend="hccl",
         runtime=runtime,
         table=table,
@@ -114,24 +125,23 @@ def assemble(
     )
 
 
-def _capabilities(dtype: str, soc: Soc) -> Capabilities:
+def _capabilities(config: BackendConfig, soc: Soc) -> Capabilities:
     return Capabilities(
         dtypes=DTYPES,
-        default_dtype="bfloat16" if dtype == "auto" else dtype,
+        default_dtype="bfloat16" if config.dtype == "auto" else config.dtype,
         kernel_block_sizes=(BLOCK_SIZE,),
         host_lengths=True,
         max_in_flight=2,
         overlap_pays=True,
         graph_limit=soc.graph_limit,
+        bitwise_deterministic=config.deterministic,
     )
 
 
-def _check(config: BackendConfig) -> None:
+def _check(config: BackendConfig, launcher: Launcher | str) -> None:
     if config.dtype not in ("auto", *DTYPES):
         raise BackendError(f"the ascend backend computes in {', '.join(DTYPES)}, not {config.dtype}")
     if config.options:
         raise BackendError(f"the ascend backend has no options, got {', '.join(sorted(config.options))}")
-    if config.deterministic:
-        raise BackendError(
-            "the ascend backend is not batch-invariant: its operators choose by shape; leave --deterministic out"
-        )
+    if config.deterministic and isinstance(launcher, str):
+        raise BackendError(f"--deterministic is served by the ascend backend's Triton kernels: {launcher}")

@@ -1,4 +1,8 @@
-"""Which provider serves an op on Ascend, in order: a fused operator, our Triton kernel, torch."""
+"""Which provider serves an op on Ascend, in order: a fused operator, our Triton kernel, torch.
+
+`batch_invariant` is said of our kernels and of torch where nothing is summed: fused operators and torch's sums choose
+by shape in which order. Under `--deterministic` the table refuses all others.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ from isoinfer.backends.torch_device import torch_ops
 
 DTYPES = ("bfloat16", "float16", "float32")
 KERNELS = "isoinfer.kernels_ascend"
+BY_ELEMENT = frozenset({"silu_mul", "swiglu_clipped", "rope"})
+"""Ops that round and yet have no sum whose order torch could choose."""
 Refuse = Callable[[Any], str]
 
 
@@ -28,6 +34,7 @@ class AscendProviders:
 
     `npu`: the fused operators. `launcher`: what builds our kernels, or the reason in words why nothing does.
     `bind` binds the parts of an op that is made of others. `is_capturing`: whether a graph is being recorded.
+    `deterministic`: linear is our kernel, and moe_experts is made of it; otherwise torch's products come first.
     """
 
     def __init__(
@@ -39,8 +46,9 @@ class AscendProviders:
         *,
         bind: Callable[[OpSpec, Any], Function],
         is_capturing: Callable[[], bool],
+        deterministic: bool,
     ) -> None:
-        self._soc, self._npu, self._launcher = soc, npu, launcher
+        self._soc, self._npu, self._launcher, self._deterministic = soc, npu, launcher, deterministic
         self._fused = self._fused_providers(device, bind)
         self._torch = {
             "linear": Provider(name="torch", refuse=_bad_linear, make=torch_ops.make_linear, batch_invariant=False),
@@ -48,23 +56,33 @@ class AscendProviders:
                 name="torch",
                 refuse=_bad_dtype,
                 make=partial(torch_ops.make_moe_experts, bind=bind),
-                batch_invariant=False,
+                batch_invariant=deterministic,  # its products are those of linear
                 graph_safe=True,
             ),
             "paged_attention": Provider(
-                name="torch", refuse=_bad_dtype, make=partial(attention.make_torch, is_capturing=is_capturing)
+                name="torch",
+                refuse=_bad_dtype,
+                make=partial(attention.make_torch, is_capturing=is_capturing),
+                batch_invariant=False,
             ),
         }
 
     def find(self, op: OpSpec) -> list[Provider]:
         """The providers of `op`, in order."""
-        found = [self._fused[op.name]] if op.name in self._fused else []
-        if (module := kernel_module(op.name)) is not None:
-            found.append(self._kernel(op.name, module))
-        if op.name in COMPOSED:
-            return found
-        plain = Provider(name="torch", refuse=_bad_dtype, make=partial(bind_reference, op), graph_safe=True)
-        return [*found, self._torch.get(op.name, plain)]
+        fused = [self._fused[op.name]] if op.name in self._fused else []
+        module = kernel_module(op.name)
+        kernel = [] if module is None else [self._kernel(op.name, module)]
+        plain = Provider(
+            name="torch",
+            refuse=_bad_dtype,
+            make=partial(bind_reference, op),
+            batch_invariant=op.error.kind == "exact" or op.name in BY_ELEMENT,
+            graph_safe=True,
+        )
+        torchs = [] if op.name in COMPOSED else [self._torch.get(op.name, plain)]
+        if op.name == "linear" and not self._deterministic:
+            return [*torchs, *kernel]
+        return [*fused, *kernel, *torchs]
 
     def _fused_providers(self, device: torch.device, bind: Callable[[OpSpec, Any], Function]) -> dict[str, Provider]:
         mask = cache(partial(attention.causal_mask, device))

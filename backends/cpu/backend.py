@@ -18,7 +18,7 @@ from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
 from isoinfer.backends.interface import (
     AttentionBatch,
     Capabilities,
-    Executable,
+    Forward,
     Int32Array,
     KVCache,
     KVLayout,
@@ -157,13 +157,13 @@ class CpuBackend:
         """Blocks of 16 tokens; with graphs, one more for their padding rows."""
         return cpu_kv.layout(specs, num_scratch_blocks=1 if self.capabilities.graph_limit else 0)
 
-    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> cpu_kv.CpuKVCache:
-        """Room for `num_blocks`, contents undefined."""
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> cpu_kv.CpuKVCache:
+        """Room for so many blocks of each group, contents undefined."""
         return cpu_kv.allocate(specs, num_blocks)
 
-    def copy_blocks(self, kv: KVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
-        """Copy blocks within every layer, in stream order."""
-        stream.launch(cpu_kv.copy_blocks, cpu_kv.own(kv), src_B, dst_B)
+    def copy_blocks(self, kv: KVCache, group: int, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
+        """Copy blocks within every layer of a group, in stream order."""
+        stream.launch(cpu_kv.copy_blocks, cpu_kv.own(kv), group, src_B, dst_B)
 
     def export_blocks(self, kv: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V as `[B, S, K, D]`."""
@@ -177,14 +177,14 @@ class CpuBackend:
         """Store K and V given as `[B, S, K, D]`."""
         cpu_kv.write_blocks(cpu_kv.own(kv).layer(layer), torch.from_numpy(ids_B).long(), k_BSKD, v_BSKD)
 
-    def discard_blocks(self, kv: KVCache, ids_B: Int32Array) -> None:
+    def discard_blocks(self, kv: KVCache, group: int, ids_B: Int32Array) -> None:
         """Nothing to do: contents of free blocks are never read."""
 
     def plan_attention(self, batch: AttentionBatch, stream: Stream) -> cpu_kv.CpuAttentionPlan:
         """Pointers for the kernels."""
         return cpu_kv.plan(batch)
 
-    def bind_model(self, spec: ModelSpec) -> Executable | None:
+    def bind_model(self, spec: ModelSpec) -> Forward | None:
         """The CPU runs op by op."""
         return None
 

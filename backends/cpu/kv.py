@@ -42,10 +42,10 @@ class CpuLayerKV:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuKVCache:
-    """All layers' KV."""
+    """All groups' KV. `groups`: the model layers of each."""
 
     layers: dict[int, CpuLayerKV]
-    num_blocks: int
+    groups: tuple[tuple[int, ...], ...]
 
     def layer(self, index: int) -> CpuLayerKV:
         """The KV of model layer `index`."""
@@ -79,17 +79,19 @@ class CpuAttentionPlan:
 
 
 def layout(specs: Sequence[KVSpec], num_scratch_blocks: int = 0) -> KVLayout:
-    """Block size and bytes of one block over all layers."""
-    size = sum(
+    """Block size, and bytes of one block of each group over its layers."""
+    sizes = tuple(
         2 * len(s.layers) * s.num_kv_heads * s.head_dim * BLOCK_SIZE * TORCH_DTYPES[s.dtype].itemsize for s in specs
     )
-    return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=size, num_scratch_blocks=num_scratch_blocks)
+    return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=sizes, num_scratch_blocks=num_scratch_blocks)
 
 
-def allocate(specs: Sequence[KVSpec], num_blocks: int) -> CpuKVCache:
-    """Room for `num_blocks`; contents undefined. The system commits pages only when they are written."""
-    layers = {index: _layer(spec, num_blocks) for spec in specs for index in spec.layers}
-    return CpuKVCache(layers=layers, num_blocks=num_blocks)
+def allocate(specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> CpuKVCache:
+    """Room for so many blocks of each group; contents undefined. Pages are committed only when they are written."""
+    layers = {
+        index: _layer(spec, count) for spec, count in zip(specs, num_blocks, strict=True) for index in spec.layers
+    }
+    return CpuKVCache(layers=layers, groups=tuple(spec.layers for spec in specs))
 
 
 def _layer(spec: KVSpec, num_blocks: int) -> CpuLayerKV:
@@ -108,10 +110,10 @@ def write_blocks(kv: CpuLayerKV, ids_B: torch.Tensor, k_BSKD: torch.Tensor, v_BS
     kv.v_BKSD[ids_B] = v_BSKD.to(kv.v_BKSD.dtype).transpose(1, 2)
 
 
-def copy_blocks(cache: CpuKVCache, src_B: Int32Array, dst_B: Int32Array) -> None:
-    """Copy blocks within every layer."""
+def copy_blocks(cache: CpuKVCache, group: int, src_B: Int32Array, dst_B: Int32Array) -> None:
+    """Copy blocks within every layer of a group."""
     src, dst = torch.from_numpy(src_B).long(), torch.from_numpy(dst_B).long()
-    for layer in cache.layers.values():
+    for layer in map(cache.layer, cache.groups[group]):
         layer.k_BKDSp[dst] = layer.k_BKDSp[src]
         layer.v_BKSD[dst] = layer.v_BKSD[src]
 

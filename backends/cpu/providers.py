@@ -1,4 +1,4 @@
-"""Which provider serves an op on the CPU, in order: our kernels, torch with the CPU's shapes, the reference.
+"""Which provider serves an op on the CPU, in order: our kernels, numpy, torch with the CPU's shapes, the reference.
 
 `CpuProviders.find` lists them for the table that answers for the backend.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from isoinfer.backends.cpu import native_ops, torch_ops
+from isoinfer.backends.cpu import native_ops, remap, torch_ops
 from isoinfer.backends.cpu.kv import BLOCK_SIZE
 from isoinfer.backends.cpu.native_library import NativeLibrary
 from isoinfer.backends.ops import (
@@ -43,11 +43,12 @@ class CpuProviders:
         self._native, self._bind = native, bind
         self._deterministic = deterministic
         self._use_onednn = use_onednn
-        self._specific = {**self._kernel_makers(), **self._torch_makers()}
+        self._specific = {**self._kernel_makers(), **self._host_makers()}
 
     def find(self, op: OpSpec) -> list[Provider]:
         """The providers of `op`, in order."""
-        found = [self._specific[key] for key in ((op.name, "native"), (op.name, "torch")) if key in self._specific]
+        keys = [(op.name, provider) for provider in ("native", "numpy", "torch")]
+        found = [self._specific[key] for key in keys if key in self._specific]
         if op.name not in CPU_SHAPED:
             found.append(Provider(name="torch", refuse=_bad_dtype, make=partial(bind_reference, op)))
         return found
@@ -74,7 +75,7 @@ class CpuProviders:
             for op, (make, refuse) in makers.items()
         }
 
-    def _torch_makers(self) -> dict[tuple[str, str], Provider]:
+    def _host_makers(self) -> dict[tuple[str, str], Provider]:
         invariant = self._deterministic
         return {
             ("embedding", "torch"): Provider(name="torch", refuse=_bad_dtype, make=torch_ops.make_embedding),
@@ -92,6 +93,8 @@ class CpuProviders:
                 make=partial(torch_ops.make_paged_attention, deterministic=invariant),
                 batch_invariant=invariant,
             ),
+            ("remap", "numpy"): Provider(name="numpy", refuse=_accept, make=remap.make_remap),
+            ("remap_slots", "numpy"): Provider(name="numpy", refuse=_accept, make=remap.make_remap_slots),
         }
 
     def _make_moe_experts(self, spec: Any) -> Function:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from isoinfer.backends.cuda.capability import SmCapability, assumed, capability_of
+from isoinfer.backends.cuda.flashinfer import FlashInfer
 from isoinfer.backends.cuda.graph import GraphCapture
 from isoinfer.backends.cuda.providers import DTYPES, CudaProviders
 from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
@@ -24,6 +25,8 @@ from isoinfer.kernels_cuda.attention_plan import AttentionPlanner
 
 BLOCK_SIZE = 64
 GRAPH_LIMIT = 64
+OPTIONS = {"flashinfer": ("after", "before")}
+"""Where it is asked, seen from our kernels; the first value is the default."""
 
 
 def create(device: DeviceInfo, config: BackendConfig) -> TorchDeviceBackend:
@@ -47,43 +50,60 @@ def assemble(
 ) -> TorchDeviceBackend:
     """The same parts on any runtime: a GPU's, or the host's where kernels are interpreted."""
     _check(config)
-    planner = AttentionPlanner(runtime.empty, runtime.host_buffer)
+    deterministic = config.deterministic
+    planner = AttentionPlanner(runtime.empty, runtime.host_buffer, tiles_only=deterministic)
 
     def bind(op: OpSpec, static: Any) -> Function:
         return table.bind(op, static)
 
-    table = ProviderTable("cuda", CudaProviders(chip.sm, launcher, planner, bind).find, fallback=config.fallback)
+    providers = CudaProviders(
+        chip.sm,
+        launcher,
+        planner,
+        bind,
+        deterministic=deterministic,
+        library=FlashInfer(runtime.device),
+        library_first=config.options.get("flashinfer") == "before",
+    )
+    table = ProviderTable(
+        "cuda",
+        providers.find,
+        # every op has torch's form, so what is composed is what batch invariance has refused
+        fallback="fail" if deterministic else config.fallback,
+        batch_invariant=deterministic,
+    )
     return TorchDeviceBackend(
         name="cuda",
         info=device,
-        capabilities=_capabilities(config.dtype),
+        capabilities=_capabilities(config),
         collective_backend="nccl",
         runtime=runtime,
         table=table,
         kv_store=PagedKVStore(device=runtime.device, block_size=BLOCK_SIZE, num_scratch_blocks=1),
         plan=planner.plan,
-        lines=(f"cuda: {device.description}", f"cuda: {chip.label} kernels, linear by torch"),
+        lines=(
+            f"cuda: {device.description}",
+            f"cuda: {chip.label} kernels, " + ("all of them, deterministic" if deterministic else "linear by torch"),
+        ),
     )
 
 
-def _capabilities(dtype: str) -> Capabilities:
+def _capabilities(config: BackendConfig) -> Capabilities:
     return Capabilities(
         dtypes=DTYPES,
-        default_dtype="bfloat16" if dtype == "auto" else dtype,
+        default_dtype="bfloat16" if config.dtype == "auto" else config.dtype,
         kernel_block_sizes=(BLOCK_SIZE,),
         max_in_flight=2,
         overlap_pays=True,
         graph_limit=GRAPH_LIMIT,
+        bitwise_deterministic=config.deterministic,
     )
 
 
 def _check(config: BackendConfig) -> None:
     if config.dtype not in ("auto", *DTYPES):
         raise BackendError(f"the cuda backend computes in {', '.join(DTYPES)}, not {config.dtype}")
-    if config.options:
-        raise BackendError(f"the cuda backend has no options, got {', '.join(sorted(config.options))}")
-    if config.deterministic:
-        raise BackendError(
-            "the cuda backend is not batch-invariant: its matrix products are cuBLAS's, which choose by shape; "
-            "leave --deterministic out"
-        )
+    for name, value in config.options.items():
+        if value not in OPTIONS.get(name, ()):
+            known = "; ".join(f"{key}={'|'.join(values)}" for key, values in OPTIONS.items())
+            raise BackendError(f"the cuda backend has no option {name}={value}; it has {known}")

@@ -16,6 +16,10 @@ Words4 = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 SAMPLE_STREAM = 0
 """The stream of the token that is sampled at a position. Other uses of randomness take other numbers."""
+RESIDUAL_STREAM = 1
+"""The stream of the token that is sampled at a position in place of a draft that was rejected there."""
+ACCEPT_STREAM = 2
+"""The stream of the test whether the draft at a position is accepted."""
 
 
 def philox4x32(counter: Words4, key: tuple[torch.Tensor, torch.Tensor]) -> Words4:
@@ -47,10 +51,20 @@ def uniform(word: torch.Tensor) -> torch.Tensor:
 
 def gumbel(seed_R: torch.Tensor, position_R: torch.Tensor, stream: int, vocab_size: int) -> torch.Tensor:
     """Gumbel noise `[R, vocab_size]` float32: lane token % 4 of counter (token // 4, position, stream, 0)."""
-    group_1G = torch.arange(-(-vocab_size // 4), dtype=torch.int64, device=seed_R.device)[None, :]
+    words = _words(seed_R, position_R, stream, groups=-(-vocab_size // 4))
+    word_RV = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
+    return -torch.log(-torch.log(uniform(word_RV)))
+
+
+def draw_uniform(seed_R: torch.Tensor, position_R: torch.Tensor, stream: int) -> torch.Tensor:
+    """One float32 in (0, 1) a row, `[R]`: the first lane of counter (0, position, stream, 0)."""
+    return uniform(_words(seed_R, position_R, stream, groups=1)[0][:, 0])
+
+
+def _words(seed_R: torch.Tensor, position_R: torch.Tensor, stream: int, *, groups: int) -> Words4:
+    """The words of counters (0..groups-1, position, stream, 0), each `[R, groups]`."""
+    group_1G = torch.arange(groups, dtype=torch.int64, device=seed_R.device)[None, :]
     zero_11 = torch.zeros((1, 1), dtype=torch.int64, device=seed_R.device)
     counter = (group_1G, position_R.to(torch.int64)[:, None] & _MASK, zero_11 + stream, zero_11)
     seed_R1 = seed_R.to(torch.int64)[:, None]
-    words = philox4x32(counter, (seed_R1 & _MASK, (seed_R1 >> 32) & _MASK))
-    word_RV = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
-    return -torch.log(-torch.log(uniform(word_RV)))
+    return philox4x32(counter, (seed_R1 & _MASK, (seed_R1 >> 32) & _MASK))

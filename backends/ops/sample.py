@@ -47,15 +47,25 @@ def sample_scores(
     position_R: torch.Tensor,
 ) -> torch.Tensor:
     """What the sampled token is the argmax of: -inf where a token is not kept, the logits where temperature is 0."""
-    greedy_R1 = (temperature_R == 0)[:, None]
-    divisor_R1 = torch.where(greedy_R1, 1, temperature_R[:, None]).to(logits_RV.dtype)
-    scaled_RV = logits_RV / divisor_R1
+    filtered_RV = filter_logits(logits_RV, temperature_R, top_k_R, top_p_R, min_p_R)
+    noise_RV = gumbel(seed_R, position_R, SAMPLE_STREAM, static.vocab_size)
+    return torch.where((temperature_R == 0)[:, None], logits_RV, filtered_RV + noise_RV.to(filtered_RV.dtype))
+
+
+def filter_logits(
+    logits_RV: torch.Tensor,
+    temperature_R: torch.Tensor,
+    top_k_R: torch.Tensor,
+    top_p_R: torch.Tensor,
+    min_p_R: torch.Tensor,
+) -> torch.Tensor:
+    """Logits / temperature (1 where it is 0), and -inf where a token is not kept: their softmax is what is sampled."""
+    divisor_R = torch.where(temperature_R == 0, 1, temperature_R).to(logits_RV.dtype)
+    scaled_RV = logits_RV / divisor_R[:, None]
     kept_RV = keep_top_k(scaled_RV, top_k_R)
     kept_RV &= keep_min_p(scaled_RV, min_p_R)
     kept_RV &= keep_top_p(scaled_RV.masked_fill(~kept_RV, -torch.inf), top_p_R)
-    noise_RV = gumbel(seed_R, position_R, SAMPLE_STREAM, static.vocab_size)
-    noisy_RV = (scaled_RV + noise_RV.to(scaled_RV.dtype)).masked_fill(~kept_RV, -torch.inf)
-    return torch.where(greedy_R1, logits_RV, noisy_RV)
+    return scaled_RV.masked_fill(~kept_RV, -torch.inf)
 
 
 def keep_top_k(logits_RV: torch.Tensor, top_k_R: torch.Tensor) -> torch.Tensor:

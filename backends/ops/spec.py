@@ -7,6 +7,7 @@ Shape suffixes used by every op file:
     B  KV blocks          S  tokens in a KV block   V  vocabulary
     E  experts            X  experts per token      P  positions in a table
     L  history length     M  entries of a sparse list
+    G  rows of the previous round (in remap, X = R + 1 and K drafts of a row)
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from isoinfer.backends.interface import (
     AttentionPlan,
     Capabilities,
     Event,
-    Executable,
+    Forward,
     Graph,
     Int32Array,
     KVCache,
@@ -112,13 +112,13 @@ class TorchDeviceBackend:
         """Block size and bytes of a block."""
         return self.kv_store.layout(specs)
 
-    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> PagedKVCache:
-        """Room for `num_blocks`."""
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> PagedKVCache:
+        """Room for so many blocks of each group."""
         return self.kv_store.allocate(specs, num_blocks)
 
-    def copy_blocks(self, kv: KVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
-        """Copy blocks within every layer, in stream order."""
-        stream.launch(self.kv_store.copy, kv, src_B, dst_B)
+    def copy_blocks(self, kv: KVCache, group: int, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
+        """Copy blocks within every layer of a group, in stream order."""
+        stream.launch(self.kv_store.copy, kv, group, src_B, dst_B)
 
     def export_blocks(self, kv: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V on the host as `[B, S, K, D]`."""
@@ -130,13 +130,13 @@ class TorchDeviceBackend:
         """The inverse of `export_blocks`."""
         self.kv_store.store(kv, layer, ids_B, k_BSKD, v_BSKD)
 
-    def discard_blocks(self, kv: KVCache, ids_B: Int32Array) -> None:
+    def discard_blocks(self, kv: KVCache, group: int, ids_B: Int32Array) -> None:
         """Nothing to do: contents of free blocks are never read."""
 
     def plan_attention(self, batch: AttentionBatch, stream: Stream) -> AttentionPlan:
         """The chip's own plan."""
         return self.plan(batch, stream)
 
-    def bind_model(self, spec: ModelSpec) -> Executable | None:
+    def bind_model(self, spec: ModelSpec) -> Forward | None:
         """Op by op."""
         return None

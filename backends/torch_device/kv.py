@@ -16,10 +16,10 @@ from isoinfer.backends.ops import CanonicalKV, torch_dtype
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedKVCache:
-    """All layers' KV."""
+    """All groups' KV. `groups`: the model layers of each."""
 
     layers: dict[int, CanonicalKV]
-    num_blocks: int
+    groups: tuple[tuple[int, ...], ...]
 
     def layer(self, index: int) -> CanonicalKV:
         """The KV of model layer `index`."""
@@ -30,7 +30,7 @@ class PagedKVCache:
 class PagedKVStore:
     """Allocates and moves KV on `device`, in blocks of `block_size` tokens.
 
-    `num_scratch_blocks`: blocks that padding rows may write to; the engine asks for them in `num_blocks`.
+    `num_scratch_blocks`: blocks of each group that padding rows may write to; the engine asks for them with its own.
     """
 
     device: torch.device
@@ -38,28 +38,29 @@ class PagedKVStore:
     num_scratch_blocks: int = 0
 
     def layout(self, specs: Sequence[KVSpec]) -> KVLayout:
-        """Block size and bytes of one block over all layers."""
+        """Block size, and bytes of one block of each group over its layers."""
         sizes = (2 * len(s.layers) * s.num_kv_heads * s.head_dim * torch_dtype(s.dtype).itemsize for s in specs)
         return KVLayout(
             block_size=self.block_size,
-            bytes_per_block=self.block_size * sum(sizes),
+            bytes_per_block=tuple(self.block_size * size for size in sizes),
             num_scratch_blocks=self.num_scratch_blocks,
         )
 
-    def allocate(self, specs: Sequence[KVSpec], num_blocks: int) -> PagedKVCache:
-        """Room for `num_blocks`. Zeroed once, so that a padded load of a block never reads a NaN of old memory."""
-        layers = {index: self._layer(spec, num_blocks) for spec in specs for index in spec.layers}
-        return PagedKVCache(layers=layers, num_blocks=num_blocks)
+    def allocate(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> PagedKVCache:
+        """Room for so many blocks of each group. Zeroed once: a padded load of a block never reads old memory's NaN."""
+        counted = zip(specs, num_blocks, strict=True)
+        layers = {index: self._layer(spec, count) for spec, count in counted for index in spec.layers}
+        return PagedKVCache(layers=layers, groups=tuple(spec.layers for spec in specs))
 
     def _layer(self, spec: KVSpec, num_blocks: int) -> CanonicalKV:
         shape = (num_blocks, self.block_size, spec.num_kv_heads, spec.head_dim)
         k_BSKD, v_BSKD = (torch.zeros(shape, dtype=torch_dtype(spec.dtype), device=self.device) for _ in range(2))
         return CanonicalKV(k_BSKD, v_BSKD)
 
-    def copy(self, cache: KVCache, src_B: Int32Array, dst_B: Int32Array) -> None:
-        """Copy blocks within every layer."""
-        src, dst = self._ids(src_B), self._ids(dst_B)
-        for layer in own(cache).layers.values():
+    def copy(self, cache: KVCache, group: int, src_B: Int32Array, dst_B: Int32Array) -> None:
+        """Copy blocks within every layer of a group."""
+        mine, src, dst = own(cache), self._ids(src_B), self._ids(dst_B)
+        for layer in map(mine.layer, mine.groups[group]):
             layer.k_BSKD[dst] = layer.k_BSKD[src]
             layer.v_BSKD[dst] = layer.v_BSKD[src]
 

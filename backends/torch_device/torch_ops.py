@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from isoinfer.backends.interface import AttentionBatch
 from isoinfer.backends.ops import (
+    LINEAR,
     PAGED_ATTENTION,
     SILU_MUL,
     SWIGLU_CLIPPED,
@@ -49,7 +50,8 @@ def make_linear(spec: LinearSpec) -> Function:
 def make_moe_experts(spec: MoeSpec, bind: Callable[[OpSpec, Any], Function]) -> Function:
     """moe_experts(x_TH, weights_TX, ids_TX, w13, w2, b13, b2) -> out_TH: every expert over every token, weighted.
 
-    Without a look at the ids on the host: a token's weight for an expert that it did not choose is zero.
+    Without a look at the ids on the host: a token's weight for an expert that it did not choose is zero. The
+    products are those of the op linear, so rows depend on the batch exactly where its rows do.
     """
     if spec.activation == "silu_mul":
         activation = bind(SILU_MUL, ActivationSpec(intermediate_size=spec.intermediate_size, dtype=spec.dtype))
@@ -58,6 +60,8 @@ def make_moe_experts(spec: MoeSpec, bind: Callable[[OpSpec, Any], Function]) -> 
             intermediate_size=spec.intermediate_size, alpha=spec.alpha, limit=spec.limit, dtype=spec.dtype
         )
         activation = bind(SWIGLU_CLIPPED, clipped)
+    first = bind(LINEAR, _expert_linear(spec, spec.hidden_size, 2 * spec.intermediate_size))
+    second = bind(LINEAR, _expert_linear(spec, spec.intermediate_size, spec.hidden_size))
 
     def moe_experts(
         x_TH: torch.Tensor,
@@ -73,12 +77,23 @@ def make_moe_experts(spec: MoeSpec, bind: Callable[[OpSpec, Any], Function]) -> 
         for expert in range(spec.num_experts):
             bias13 = None if b13_E2I is None else b13_E2I[expert]
             bias2 = None if b2_EH is None else b2_EH[expert]
-            inner = activation(F.linear(x_TH, w13.tensor_NK[expert], bias13))
-            y_TH = F.linear(inner, w2.tensor_NK[expert], bias2)
+            inner = activation(first(x_TH, DenseWeight(w13.tensor_NK[expert]), bias13))
+            y_TH = second(inner, DenseWeight(w2.tensor_NK[expert]), bias2)
             out_TH.addcmul_(y_TH.float(), gate_TE[:, expert, None].float())
         return out_TH.to(x_TH.dtype)
 
     return moe_experts
+
+
+def _expert_linear(spec: MoeSpec, in_features: int, out_features: int) -> LinearSpec:
+    return LinearSpec(
+        in_features=in_features,
+        out_features=out_features,
+        bias=spec.bias,
+        quant=None,
+        dtype=spec.dtype,
+        out_dtype=spec.dtype,
+    )
 
 
 class DevicePlan(Protocol):

@@ -110,7 +110,7 @@ def _attention(backend: Any, stream: Any, dtype: torch.dtype, name: str, rows: i
         dtype=dtype_name(dtype),
     )
     blocks = -(-length // spec.block_size)
-    cache = backend.allocate_kv([_kv_spec(dtype)], rows * blocks)
+    cache = backend.allocate_kv([_kv_spec(dtype)], [rows * blocks])
     table = torch.randperm(rows * blocks, generator=torch.Generator().manual_seed(1)).view(rows, blocks).to(torch.int32)
     length_R = torch.full((rows,), length, dtype=torch.int32)
     placed = [backend.empty(t.shape, t.dtype).copy_(t) for t in (length_R, table)]

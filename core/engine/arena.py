@@ -3,7 +3,7 @@
 A staging buffer is not written again until the step that used it has settled: the ring has one more
 than steps can be in flight. A step is laid out by its own sizes; a step that decodes in a graph, by the
 graph's, so that a graph finds its inputs where they were when it was captured.
-Suffixes: T tokens, R rows, B blocks of a row, G sampling rows.
+Suffixes: T tokens, R rows, X = R + 1, B blocks of a row, P places whose logits are sampled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from isoinfer.engine.plan import StepPlan
+from isoinfer.engine.plan import FRESH, StepPlan
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend, Int32Array, Stream
@@ -23,32 +23,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInputs:
-    """Device views for one step."""
+    """Device views for one step, int32. `slots`, `block_tables`: one for each KV group.
+
+    `map_R`: the sampling row of the previous step that a row goes on from, or -1. A padded step of a graph
+    has one token a row, and its padding rows come last.
+    """
 
     token_ids_T: torch.Tensor
     positions_T: torch.Tensor
-    slots_T: torch.Tensor
     kv_len_R: torch.Tensor
-    logits_rows_G: torch.Tensor
-    block_table_RB: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeInputs:
-    """Device views of a step with one new token a row, padded. T and R are the same rows."""
-
-    token_ids_T: torch.Tensor
-    positions_T: torch.Tensor
-    slots_T: torch.Tensor
-    kv_len_R: torch.Tensor
-    block_table_RB: torch.Tensor
+    query_start_X: torch.Tensor
+    map_R: torch.Tensor
+    places_P: torch.Tensor
+    slots: tuple[torch.Tensor, ...]
+    block_tables: tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scratch:
-    """KV blocks that no request owns, where padding rows write: `num_blocks` from `first_block` on."""
+    """KV blocks that no request owns, where padding rows write: `num_blocks` of each group, from `first_blocks` on."""
 
-    first_block: int
+    first_blocks: tuple[int, ...]
     num_blocks: int
     block_size: int
 
@@ -58,58 +53,72 @@ class Scratch:
         return self.num_blocks * self.block_size
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaSizes:
+    """The largest step: tokens, rows, blocks of a row, KV groups, and steps in flight."""
+
+    max_tokens: int
+    max_rows: int
+    max_blocks: int
+    num_groups: int = 1
+    depth: int = 1
+
+    @property
+    def num_ints(self) -> int:
+        """Numbers of the largest step."""
+        per_row = 4 + self.num_groups * self.max_blocks
+        return (3 + self.num_groups) * self.max_tokens + per_row * self.max_rows + 1
+
+
 class InputArena:
     """Device buffers of the largest step, and `depth + 1` host buffers of the same layout."""
 
-    def __init__(self, backend: Backend, *, max_tokens: int, max_rows: int, max_blocks: int, depth: int) -> None:
-        self._backend = backend
-        self._shapes = (max_tokens, max_rows, max_blocks)
-        size = 3 * max_tokens + 2 * max_rows + max_rows * max_blocks
-        self._device = backend.empty((size,), torch.int32)
-        self._ring = [backend.host_buffer((size,), torch.int32) for _ in range(depth + 1)]
+    def __init__(self, backend: Backend, sizes: ArenaSizes, block_size: int) -> None:
+        self._backend, self._sizes, self._block_size = backend, sizes, block_size
+        self._device = backend.empty((sizes.num_ints,), torch.int32)
+        self._ring = [backend.host_buffer((sizes.num_ints,), torch.int32) for _ in range(sizes.depth + 1)]
         self._ring_np = [buffer.numpy() for buffer in self._ring]
         self._next = 0
         self._unsettled = 0
 
-    def load(self, plan: StepPlan, block_size: int, stream: Stream) -> StepInputs:
+    def load(self, plan: StepPlan, map_R: Int32Array, stream: Stream) -> StepInputs:
         """Stage the plan's arrays and copy them in, asynchronously on `stream`."""
-        token_ids_T, positions_T, slots_T, kv_len_R, logits_rows_G, block_table_RB = self._stage(
-            _input_arrays(plan, block_size), stream
-        )
-        return StepInputs(
-            token_ids_T=token_ids_T,
-            positions_T=positions_T,
-            slots_T=slots_T,
-            kv_len_R=kv_len_R,
-            logits_rows_G=logits_rows_G,
-            block_table_RB=block_table_RB,
-        )
+        return self._stage(_input_arrays(plan, self._block_size), map_R, plan.block_tables, stream)
 
-    def load_decode(self, plan: StepPlan, size: int, scratch: Scratch, stream: Stream) -> DecodeInputs:
+    def load_decode(self, plan: StepPlan, map_R: Int32Array, size: int, scratch: Scratch, stream: Stream) -> StepInputs:
         """The same for a step with one new token a row, padded to `size` rows: always at that size's addresses."""
-        _, _, max_blocks = self._shapes
-        token_ids_T, positions_T, slots_T, kv_len_R, block_table_RB = self._stage(
-            _decode_arrays(plan, size, max_blocks, scratch), stream
-        )
-        return DecodeInputs(
-            token_ids_T=token_ids_T,
-            positions_T=positions_T,
-            slots_T=slots_T,
-            kv_len_R=kv_len_R,
-            block_table_RB=block_table_RB,
-        )
+        tables = [
+            _padded_table(table_RB, size, self._sizes.max_blocks, first)
+            for table_RB, first in zip(plan.block_tables, scratch.first_blocks, strict=True)
+        ]
+        padded_R = np.full(size, FRESH, dtype=np.int32)
+        padded_R[: plan.num_rows] = map_R
+        return self._stage(_decode_arrays(plan, size, scratch), padded_R, tables, stream)
 
-    def _stage(self, arrays: Sequence[Int32Array], stream: Stream) -> list[torch.Tensor]:
-        assert self._unsettled < len(self._ring) - 1 or len(self._ring) == 1, "a staging buffer is still in use"
+    def _stage(
+        self, arrays: Sequence[Int32Array], map_R: Int32Array, tables: Sequence[Int32Array], stream: Stream
+    ) -> StepInputs:
+        assert self._unsettled < len(self._ring) - 1, "a staging buffer is still in use"
         index, self._next = self._next, (self._next + 1) % len(self._ring)
         self._unsettled += 1
         views, offset = [], 0
-        for array in arrays:
+        for array in (*arrays, map_R, *tables):
             self._ring_np[index][offset : offset + array.size] = array.ravel()
             views.append(self._device[offset : offset + array.size].view(array.shape))
             offset += array.size
         self._backend.to_device(self._device[:offset], self._ring[index][:offset], stream)
-        return views
+        groups = len(tables)
+        token_ids_T, positions_T, kv_len_R, query_start_X, places_P = views[:5]
+        return StepInputs(
+            token_ids_T=token_ids_T,
+            positions_T=positions_T,
+            kv_len_R=kv_len_R,
+            query_start_X=query_start_X,
+            places_P=places_P,
+            slots=tuple(views[5 : 5 + groups]),
+            map_R=views[5 + groups],
+            block_tables=tuple(views[6 + groups :]),
+        )
 
     def settled(self) -> None:
         """The oldest unsettled step is done: its staging buffer may be written again."""
@@ -122,24 +131,30 @@ class InputArena:
 
 
 def _input_arrays(plan: StepPlan, block_size: int) -> tuple[Int32Array, ...]:
-    """Token ids, positions, KV slots, KV lengths, rows of the hidden state to sample, block tables."""
+    """Token ids, positions, KV lengths, query starts, places to sample, and the KV slots of each group."""
     row_T = np.repeat(np.arange(plan.num_rows, dtype=np.int32), plan.query_len_R)
-    end_R = np.cumsum(plan.query_len_R, dtype=np.int32)
-    offset_T = np.arange(plan.num_tokens, dtype=np.int32) - (end_R - plan.query_len_R)[row_T]
-    positions_T = plan.start_R[row_T] + offset_T
-    slots_T = plan.block_table_RB[row_T, positions_T // block_size] * block_size + positions_T % block_size
-    return (
-        plan.token_ids_T,
-        positions_T,
-        slots_T,
-        plan.start_R + plan.query_len_R,
-        (end_R - 1)[plan.samples_R],
-        plan.block_table_RB,
-    )
+    query_start_X = np.zeros(plan.num_rows + 1, dtype=np.int32)
+    np.cumsum(plan.query_len_R, out=query_start_X[1:])
+    positions_T = np.arange(plan.num_tokens, dtype=np.int32) + (plan.start_R - query_start_X[:-1])[row_T]
+    block_T, offset_T = np.divmod(positions_T, block_size)
+    slots = [table_RB[row_T, block_T] * block_size + offset_T for table_RB in plan.block_tables]
+    kv_len_R = plan.start_R + plan.query_len_R
+    return plan.token_ids_T, positions_T, kv_len_R, query_start_X, _places(plan, query_start_X[1:]), *slots
 
 
-def _decode_arrays(plan: StepPlan, size: int, max_blocks: int, scratch: Scratch) -> tuple[Int32Array, ...]:
-    """Token ids, positions, KV slots, KV lengths, block tables of `size` rows.
+def _places(plan: StepPlan, end_R: Int32Array) -> Int32Array:
+    """Where the logits that are sampled come from: the last token of each sampling row, and its drafts."""
+    last_G, drafts_G = (end_R - 1)[plan.samples_R], plan.num_drafts_R[plan.samples_R]
+    if not drafts_G.any():
+        return last_G
+    count_G = drafts_G + 1
+    ahead_P = np.arange(int(count_G.sum()), dtype=np.int32) - np.repeat(np.cumsum(count_G) - count_G, count_G)
+    places_P: Int32Array = (np.repeat(last_G - drafts_G, count_G) + ahead_P).astype(np.int32)
+    return places_P
+
+
+def _decode_arrays(plan: StepPlan, size: int, scratch: Scratch) -> tuple[Int32Array, ...]:
+    """The same arrays for `size` rows of one token, without places: a graph gives the logits of all rows.
 
     A padding row is a first token: it writes to a scratch slot of its own and attends to the first of
     these, which a padding row has written, so nothing undefined is read.
@@ -147,14 +162,22 @@ def _decode_arrays(plan: StepPlan, size: int, max_blocks: int, scratch: Scratch)
     rows, padding = plan.num_rows, size - plan.num_rows
     assert plan.num_tokens == rows, (plan.num_tokens, rows)
     assert 0 <= padding <= scratch.num_slots, (rows, size)
-    columns_4T = np.zeros((4, size), dtype=np.int32)
-    token_ids_T, positions_T, slots_T, kv_len_R = columns_4T
-    block_R = plan.block_table_RB[np.arange(rows), plan.start_R // scratch.block_size]
+    token_ids_T, positions_T = np.zeros((2, size), dtype=np.int32)
     token_ids_T[:rows], positions_T[:rows] = plan.token_ids_T, plan.start_R
-    slots_T[:rows] = block_R * scratch.block_size + plan.start_R % scratch.block_size
-    slots_T[rows:] = scratch.first_block * scratch.block_size + np.arange(padding)
-    kv_len_R[:] = positions_T + 1
-    block_table_RB = np.zeros((size, max_blocks), dtype=np.int32)
-    block_table_RB[:rows, : plan.block_table_RB.shape[1]] = plan.block_table_RB
-    block_table_RB[rows:, 0] = scratch.first_block
-    return token_ids_T, positions_T, slots_T, kv_len_R, block_table_RB
+    block_R, offset_R = np.divmod(plan.start_R, scratch.block_size)
+    slots = []
+    for table_RB, first in zip(plan.block_tables, scratch.first_blocks, strict=True):
+        slots_T = np.empty(size, dtype=np.int32)
+        slots_T[:rows] = table_RB[np.arange(rows), block_R] * scratch.block_size + offset_R
+        slots_T[rows:] = first * scratch.block_size + np.arange(padding)
+        slots.append(slots_T)
+    query_start_X = np.arange(size + 1, dtype=np.int32)
+    return token_ids_T, positions_T, positions_T + 1, query_start_X, query_start_X[:0], *slots
+
+
+def _padded_table(table_RB: Int32Array, size: int, max_blocks: int, scratch_block: int) -> Int32Array:
+    rows, width = table_RB.shape
+    padded_RB = np.zeros((size, max_blocks), dtype=np.int32)
+    padded_RB[:rows, :width] = table_RB
+    padded_RB[rows:, 0] = scratch_block
+    return padded_RB

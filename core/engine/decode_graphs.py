@@ -17,13 +17,12 @@ import numpy as np
 import torch
 
 from isoinfer.backends.interface import AttentionBatch
-from isoinfer.layers.batch import ForwardBatch
+from isoinfer.layers.batch import ForwardBatch, GroupInputs
 
 if TYPE_CHECKING:
-    from isoinfer.backends.interface import Backend, Graph, KVCache, Stream
-    from isoinfer.engine.arena import DecodeInputs, InputArena, Scratch
+    from isoinfer.backends.interface import Backend, Forward, Graph, KVCache, Stream
+    from isoinfer.engine.arena import Scratch, StepInputs
     from isoinfer.engine.plan import StepPlan
-    from isoinfer.models.model import Forward
 
 SPACING = 8
 """Sizes below are powers of two, from here on multiples: at most seven padding rows, few graphs."""
@@ -62,6 +61,11 @@ class _Decode:
     first: ForwardBatch
     graph: Graph | None = None
 
+    @property
+    def host_params(self) -> dict[str, Any]:
+        """What attention reads from the host in this step, the same for every KV group."""
+        return self.batch.groups[0].plan.host_params
+
 
 class DecodeGraphs:
     """The graphs of one runner, each captured when its size first occurs."""
@@ -71,56 +75,59 @@ class DecodeGraphs:
         backend: Backend,
         forward: Forward,
         kv: KVCache,
-        arena: InputArena,
         *,
         config: GraphConfig,
         vocab_size: int,
     ) -> None:
-        self._backend, self._forward, self._kv, self._arena = backend, forward, kv, arena
+        self._backend, self._forward, self._kv = backend, forward, kv
         self._config = config
         self._logits_RV = backend.empty((config.sizes[-1], vocab_size), torch.float32)
         self._decodes: dict[int, _Decode] = {}
         self._may_capture = True
 
+    @property
+    def scratch(self) -> Scratch:
+        """Where padding rows write."""
+        return self._config.scratch
+
     def size_for(self, plan: StepPlan) -> int | None:
         """Rows of the graph that runs `plan`; None where the step must run without one."""
         if plan.num_tokens != plan.num_rows or plan.prompt_index_Q.size or not plan.samples_R.all():
             return None
+        if not plan.knows_lengths:
+            return None  # a graph's slots are the host's
         size = next((size for size in self._config.sizes if size >= plan.num_rows), None)
         if size is None or size - plan.num_rows > self._config.scratch.num_slots:
             return None
         return size if self._may_capture or self._is_captured(size) else None
 
-    def submit(self, plan: StepPlan, size: int, stream: Stream) -> torch.Tensor:
-        """Launch the step in the graph of `size` rows. Its logits, valid in stream order until the next `submit`."""
-        inputs = self._arena.load_decode(plan, size, self._config.scratch, stream)
+    def submit(self, plan: StepPlan, size: int, inputs: StepInputs, stream: Stream) -> torch.Tensor:
+        """Launch the step in the graph of `size` rows, with `inputs` padded to it. Its logits, valid in stream
+        order until the next `submit`."""
         decode = self._decodes.get(size)
-        if decode is None or decode.batch.plan.host_params:
-            batch = self._batch(plan, size, inputs, stream)
-        else:
-            batch = decode.batch
+        is_new = decode is None or decode.host_params
+        batch = self._batch(plan, size, inputs, stream) if is_new or decode is None else decode.batch
         if decode is None:
             decode = self._decodes[size] = _Decode(size=size, batch=batch, first=batch)
         stream.launch(self._run, decode, batch)
         return self._logits_RV[: plan.num_rows]
 
-    def _batch(self, plan: StepPlan, size: int, inputs: DecodeInputs, stream: Stream) -> ForwardBatch:
+    def _batch(self, plan: StepPlan, size: int, inputs: StepInputs, stream: Stream) -> ForwardBatch:
         kv_len_R = np.ones(size, dtype=np.int32)
         kv_len_R[: plan.num_rows] = plan.start_R + 1
-        attention = AttentionBatch(
-            query_len_R=np.ones(size, dtype=np.int32),
-            kv_len_upper_R=np.full(size, self._config.max_model_len, dtype=np.int32),
-            kv_len_device_R=inputs.kv_len_R,
-            block_table_RB=inputs.block_table_RB,
-            block_size=self._config.scratch.block_size,
-            maybe_kv_len_host_R=kv_len_R,
-        )
+        groups = []
+        for slots_T, table_RB in zip(inputs.slots, inputs.block_tables, strict=True):
+            attention = AttentionBatch(
+                query_len_R=np.ones(size, dtype=np.int32),
+                kv_len_upper_R=np.full(size, self._config.max_model_len, dtype=np.int32),
+                kv_len_device_R=inputs.kv_len_R,
+                block_table_RB=table_RB,
+                block_size=self._config.scratch.block_size,
+                maybe_kv_len_host_R=kv_len_R,
+            )
+            groups.append(GroupInputs(slots_T=slots_T, plan=self._backend.plan_attention(attention, stream)))
         return ForwardBatch(
-            token_ids_T=inputs.token_ids_T,
-            positions_T=inputs.positions_T,
-            slots_T=inputs.slots_T,
-            plan=self._backend.plan_attention(attention, stream),
-            num_tokens=size,
+            token_ids_T=inputs.token_ids_T, positions_T=inputs.positions_T, groups=tuple(groups), num_tokens=size
         )
 
     def _is_captured(self, size: int) -> bool:
@@ -136,14 +143,12 @@ class DecodeGraphs:
             if decode.graph is None:
                 self._forward_step(decode)
             else:
-                decode.graph.replay(batch.plan.host_params)
+                decode.graph.replay(decode.host_params)
 
     def _capture(self, decode: _Decode) -> None:
         decode.first = decode.batch
         try:
-            decode.graph = self._backend.capture(
-                self._forward_step, decode, host_params=tuple(decode.batch.plan.host_params)
-            )
+            decode.graph = self._backend.capture(self._forward_step, decode, host_params=tuple(decode.host_params))
         except Exception as error:  # whatever a device refuses to record still runs without a graph
             self._may_capture = False
             warnings.warn(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from isoinfer.backends.ops import GATHER_ROWS, GatherSpec
+from isoinfer.backends.ops import GATHER_ROWS, REMAP, REMAP_SLOTS, GatherSpec, RemapSlotsSpec, RemapSpec
 from isoinfer.engine.explain import BindRecorder
 from isoinfer.engine.sampler import Sampler
 from isoinfer.models.registry import resolve
@@ -30,17 +30,19 @@ def bound_ops(path: str, backend: Backend, quantization: str | None) -> BindReco
         recorder.note(op, static)  # and nothing more: an op without a provider is an answer here, not an error
         return _never
 
-    nothing = torch.empty(0, device="meta")
+    nothing, block_size = torch.empty(0, device="meta"), backend.kv_layout(model.kv_specs(dtype)).block_size
     model.build(
         bind,
         defaultdict(lambda: nothing),
         dtype,
-        backend.kv_layout(model.kv_specs(dtype)).block_size,
+        block_size,
         max_positions=1,
         place=_as_it_is,
         quant=quantization,
     )
     bind(GATHER_ROWS, GatherSpec(width=model.config.hidden_size, dtype=dtype))
+    bind(REMAP, RemapSpec(num_drafts=0))
+    bind(REMAP_SLOTS, RemapSlotsSpec(block_size=block_size))
     Sampler(backend, bind, model.config.vocab_size)
     return recorder
 

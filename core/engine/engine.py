@@ -1,4 +1,6 @@
-"""The core: takes messages, runs steps, gives updates. At depth 1 each step settles before the next.
+"""The core: takes messages, runs steps, gives updates. With depth 2 the host works one step ahead of the device.
+
+    schedule N -> submit forward N -> settle N - 1 -> sample N -> (depth 1: settle N)
 
 Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit / sample / settle -> Scheduler.settle
 """
@@ -6,18 +8,27 @@ Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit / sample / settle
 from __future__ import annotations
 
 from isoinfer.engine.messages import AbortRequest, AddRequest, TokenUpdate
-from isoinfer.engine.plan import StepPlan, StepResult
-from isoinfer.engine.runner import Runner
+from isoinfer.engine.plan import StepPlan
+from isoinfer.engine.runner import Runner, StepHandle
 from isoinfer.engine.scheduler import Scheduler
 from isoinfer.errors import StepError
 
+DEPTHS = (1, 2)
+
 
 class Engine:
-    """One scheduler and one runner. Not thread-safe: one thread calls it."""
+    """One scheduler and one runner. Not thread-safe: one thread calls it.
 
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    `depth`: steps in flight at once. 1 is the synchronous engine: the same code, each step settled before the
+    next is scheduled. `check_invariants`: assert the scheduler's invariants in every step.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, *, depth: int = 1, check_invariants: bool = False) -> None:
+        assert depth in DEPTHS, depth
         self.scheduler = scheduler
-        self._runner = runner
+        self._runner, self._depth, self._check = runner, depth, check_invariants
+        self._in_flight: list[tuple[StepPlan, StepHandle]] = []
+        self._updates: list[TokenUpdate] = []
 
     def add(self, message: AddRequest) -> None:
         """Queue a request. RequestError if it can never be served; nothing is queued then."""
@@ -33,29 +44,53 @@ class Engine:
         """Requests waiting or running."""
         return self.scheduler.num_unfinished
 
-    def step(self) -> list[TokenUpdate]:
-        """Compute one step. A step that fails ends its own requests with an error; the engine goes on.
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, runs or is in flight."""
+        return not self._in_flight and not self.num_unfinished
 
-        After any other exception, such as an interrupt, the step has not happened and the engine still works.
+    def step(self) -> list[TokenUpdate]:
+        """Submit one step, and take in the one before it (depth 2) or itself (depth 1).
+
+        A step that fails ends its own requests with an error; the engine goes on. After any other exception,
+        such as an interrupt, what was in flight has not happened and the engine still works; what had settled
+        before comes with the next step.
         """
-        plan = self.scheduler.schedule()
-        if plan is None:
-            return []
         try:
-            result = self._run(plan)
-        except StepError as error:
-            return self.scheduler.fail(plan, str(error))
+            self._step()
         except BaseException:
+            self._in_flight.clear()
             self._runner.abandon()
-            self.scheduler.forget(plan)
+            self.scheduler.forget()
             raise
-        return self.scheduler.settle(plan, result)
+        if self._check:
+            self.scheduler.check()
+        updates, self._updates = self._updates, []
+        return updates
 
     def close(self) -> None:
         """Release the runner's device resources."""
+        self._in_flight.clear()
         self._runner.close()
 
-    def _run(self, plan: StepPlan) -> StepResult:
-        handle = self._runner.submit(plan)
+    def _step(self) -> None:
+        plan = self.scheduler.schedule()
+        handle = None if plan is None else self._runner.submit(plan)
+        self._settle()
+        if plan is None or handle is None:
+            return
         self._runner.sample(handle, self.scheduler.sample_plan(plan))
-        return self._runner.settle(handle)
+        self._in_flight.append((plan, handle))
+        if self._depth == 1:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take in every step in flight, oldest first."""
+        while self._in_flight:
+            plan, handle = self._in_flight.pop(0)
+            try:
+                result = self._runner.settle(handle)
+            except StepError as error:
+                self._updates += self.scheduler.fail(plan, str(error))
+            else:
+                self._updates += self.scheduler.settle(plan, result)

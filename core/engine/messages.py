@@ -51,12 +51,18 @@ class CoreSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRequest:
-    """A new request. `request_id` is unique among unfinished requests. Higher `priority` number = later."""
+    """A new request. `request_id` is unique among unfinished requests. Higher `priority` number = later.
+
+    `cache_salt`: only requests with the same salt share cached KV. Without `prefix_caching` the request
+    computes its whole prompt; what it computes is cached for others.
+    """
 
     request_id: str
     prompt_token_ids: Int32Array
     sampling: CoreSampling
     priority: int = 0
+    cache_salt: str | None = None
+    prefix_caching: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from isoinfer.engine.request import Request
+from isoinfer.engine.messages import Int32Array
+from isoinfer.engine.slot_table import SlotTable
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A request's share of a step: `count` tokens from where it stands."""
-
-    request: Request
-    count: int
-
-
-def prompt_places(rows: Sequence[Row]) -> dict[str, Any]:
-    """The StepPlan's prompt log-probability fields. Empty arrays, at no cost, where nobody asks."""
+def prompt_places(table: SlotTable, slot_R: Int32Array, start_R: Int32Array, count_R: Int32Array) -> dict[str, Any]:
+    """The StepPlan's prompt log-probability fields. Empty arrays, at little cost, where nobody asks."""
     places: list[tuple[int, int, int, int]] = []
-    wanted, offset = 0, 0
-    for index, row in enumerate(rows):
-        request, sampling = row.request, row.request.sampling
-        if sampling.num_prompt_logprobs >= 0:
-            first = max(request.num_computed, request.num_prompt_logprobs_done)
-            last = min(request.num_computed + row.count, request.prompt_len - 1)
-            wanted = max(wanted, sampling.num_prompt_logprobs)
-            places += [
-                (offset + p - request.num_computed, int(request.tokens_L[p + 1]), index, p + 1)
-                for p in range(first, last)
-            ]
-        offset += row.count
+    wanted = 0
+    asking_R = np.flatnonzero(table.num_prompt_logprobs_S[slot_R] >= 0).tolist()
+    end_R = np.cumsum(count_R) if asking_R else count_R
+    for row in asking_R:
+        slot, start, count = int(slot_R[row]), int(start_R[row]), int(count_R[row])
+        request = table.requests[slot]
+        assert request is not None, slot
+        first = max(start, request.num_prompt_logprobs_done)
+        last = min(start + count, request.prompt_len - 1)
+        wanted = max(wanted, request.sampling.num_prompt_logprobs)
+        offset = int(end_R[row]) - count - start
+        targets = table.tokens_SL[slot, first + 1 : last + 1].tolist() if last > first else []
+        places += [(offset + p, target, row, p + 1) for p, target in enumerate(targets, start=first)]
     index_Q, target_Q, row_Q, position_Q = np.array(places, dtype=np.int32).reshape(-1, 4).T
     return {
         "prompt_index_Q": index_Q.copy(),

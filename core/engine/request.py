@@ -1,19 +1,22 @@
-"""A request inside the core: its tokens, how far they are computed, and where its state lives."""
+"""A request inside the core: who it is, what it asks, and its tokens while it holds no slot."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from isoinfer.engine.messages import AddRequest, CoreSampling, Int32Array
+from isoinfer.kv.prefix_hash import extra_key
+from isoinfer.kv.prefix_hit import PrefixHit
 
 NO_SLOT = -1
 
 
 class Request:
-    """Mutable state of one request; only the scheduler changes it.
+    """One request; only the scheduler changes it. How far it has come is in the SlotTable while it runs.
 
-    `number`: engine-wide and never reused. `epoch`: how often it was restarted by preemption. Tokens are
-    kept in one int32 array (prompt, then output), so that plans copy slices and nothing else.
+    `number`: engine-wide and never reused, so it also says who came first. `epoch`: how often it was
+    restarted by preemption. `known_L`: its known tokens (prompt, then output) when it last held no slot.
+    `limit`: the most tokens it can have. `maybe_hit`: what was last found in the prefix cache while it waits.
     """
 
     def __init__(self, number: int, message: AddRequest, max_model_len: int) -> None:
@@ -21,39 +24,20 @@ class Request:
         self.request_id = message.request_id
         self.priority = message.priority
         self.sampling: CoreSampling = message.sampling
-        self.prompt_len = int(message.prompt_token_ids.size)
-        room = min(max_model_len, self.prompt_len + self.sampling.max_tokens)
-        self.tokens_L: Int32Array = np.empty(room, dtype=np.int32)
-        self.tokens_L[: self.prompt_len] = message.prompt_token_ids
-        self.num_tokens = self.prompt_len
-        self.num_computed = 0
+        self.known_L: Int32Array = message.prompt_token_ids.astype(np.int32, copy=True)
+        self.prompt_len = int(self.known_L.size)
+        self.limit = min(max_model_len, self.prompt_len + self.sampling.max_tokens)
+        self.cache_key = extra_key(message.cache_salt, None)
         self.num_prompt_logprobs_done = 0
+        self.num_cached_tokens = 0
+        self.maybe_hit: PrefixHit | None = None
         self.slot = NO_SLOT
         self.epoch = 0
+        # All its prompt's log-probabilities are computed, so it cannot skip what is cached.
+        self.reads_prefix_cache = message.prefix_caching and self.sampling.num_prompt_logprobs < 0
 
-    @property
-    def num_output(self) -> int:
-        """Tokens generated so far."""
-        return self.num_tokens - self.prompt_len
-
-    @property
-    def num_uncomputed(self) -> int:
-        """Known tokens whose KV is not computed yet; 1 while decoding."""
-        return self.num_tokens - self.num_computed
-
-    def append(self, token: int) -> None:
-        """Add a generated token."""
-        self.tokens_L[self.num_tokens] = token
-        self.num_tokens += 1
-
-    def restart(self) -> None:
-        """Forget all computed KV; the tokens stay and are computed again."""
-        self.num_computed = 0
-        self.slot = NO_SLOT
-        self.epoch += 1
-
-    def finish_reason(self, token: int) -> str:
-        """Why the request ends with `token` just appended, or "" if it goes on."""
-        if self.num_output > self.sampling.min_tokens and token in self.sampling.stop_token_ids:
+    def finish_reason(self, token: int, num_tokens: int) -> str:
+        """Why the request ends with `token`, its `num_tokens`-th, or "" if it goes on."""
+        if num_tokens - self.prompt_len > self.sampling.min_tokens and token in self.sampling.stop_token_ids:
             return "stop"
-        return "length" if self.num_tokens >= self.tokens_L.size else ""
+        return "length" if num_tokens >= self.limit else ""

@@ -1,7 +1,7 @@
 """The sampling half of a step on the device: biases, masks, penalties, the choice, log-probabilities.
 
 Every computation is a bound op; which ones run is decided on the host from the SamplePlan alone.
-Suffixes: G sampling rows, V vocabulary, Q prompt places, X best tokens.
+Suffixes: P places whose logits are sampled, V vocabulary, Q prompt places, X best tokens.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from isoinfer.layers.parts import Bind
 
 LogprobTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-CHOICE = ("temperature_G", "top_k_G", "top_p_G", "min_p_G", "seed_G", "position_G")
-PENALTIES = ("prompt_len_G", "length_G", "presence_G", "frequency_G", "repetition_G")
+CHOICE = ("temperature_P", "top_k_P", "top_p_P", "min_p_P", "seed_P", "position_P")
+PENALTIES = ("prompt_len_P", "length_P", "presence_P", "frequency_P", "repetition_P")
 BIASES = ("bias_row_M", "bias_token_M", "bias_value_M")
 """Fields of a SamplePlan in the order in which sample, penalize and bias_logits take them."""
 PLACES_AT_ONCE = 256
@@ -41,9 +41,8 @@ PLACES_AT_ONCE = 256
 
 @dataclass(slots=True)
 class Sampled:
-    """Device results of one step; filled by the launched work, read after its event."""
+    """Log-probabilities of one step on the device; filled by the launched work, read after its event."""
 
-    token_G: torch.Tensor | None = None
     logprobs: LogprobTensors | None = None
     prompt_logprobs: list[LogprobTensors] | None = None
 
@@ -65,9 +64,9 @@ class Sampler:
     def place(self, plan: SamplePlan, stream: Stream) -> dict[str, torch.Tensor]:
         """The plan's arrays on the device."""
         names: list[str] = [] if plan.all_greedy else [*CHOICE]
-        names += ["history_GL", *PENALTIES] if plan.history_GL.shape[1] else []
+        names += ["history_PL", *PENALTIES] if plan.history_PL.shape[1] else []
         names += BIASES if plan.bias_row_M.size else []
-        names += ["mask_GW"] if plan.mask_GW.shape[1] else []
+        names += ["mask_PW"] if plan.mask_PW.shape[1] else []
         return {name: self.to_device(getattr(plan, name), stream) for name in names}
 
     def to_device(self, array: np.ndarray[Any, Any], stream: Stream) -> torch.Tensor:
@@ -77,29 +76,30 @@ class Sampler:
         self._backend.to_device(target, source, stream)
         return target
 
-    def run(self, logits_GV: torch.Tensor, plan: SamplePlan, on: dict[str, torch.Tensor], out: Sampled) -> None:
-        """Sample every row. Log-probabilities are those of the model: before biases, penalties, temperature."""
-        raw_GV = logits_GV.clone() if plan.num_logprobs >= 0 else logits_GV
-        if "history_GL" in on:
-            row_G = torch.arange(logits_GV.shape[0], dtype=torch.int32, device=logits_GV.device)
-            self._penalize(logits_GV, on["history_GL"], row_G, *(on[name] for name in PENALTIES))
+    def run(self, logits_PV: torch.Tensor, plan: SamplePlan, on: dict[str, torch.Tensor], out: Sampled) -> torch.Tensor:
+        """Sample every place: token_P. Log-probabilities are the model's: before biases, penalties, temperature."""
+        raw_PV = logits_PV.clone() if plan.num_logprobs >= 0 else logits_PV
+        if "history_PL" in on:
+            row_P = torch.arange(logits_PV.shape[0], dtype=torch.int32, device=logits_PV.device)
+            self._penalize(logits_PV, on["history_PL"], row_P, *(on[name] for name in PENALTIES))
         if "bias_row_M" in on:
-            self._add_biases(logits_GV, *(on[name] for name in BIASES))
-        if "mask_GW" in on:
-            self._mask(logits_GV, on["mask_GW"])
+            self._add_biases(logits_PV, *(on[name] for name in BIASES))
+        if "mask_PW" in on:
+            self._mask(logits_PV, on["mask_PW"])
         if plan.all_greedy:
-            out.token_G = self._argmax(logits_GV)
+            token_P: torch.Tensor = self._argmax(logits_PV)
         else:
-            out.token_G = self._sample(logits_GV, *(on[name] for name in CHOICE))
+            token_P = self._sample(logits_PV, *(on[name] for name in CHOICE))
         if plan.num_logprobs >= 0:
-            out.logprobs = self.logprobs(raw_GV, out.token_G, plan.num_logprobs)
+            out.logprobs = self.logprobs(raw_PV, token_P, plan.num_logprobs)
+        return token_P
 
-    def logprobs(self, logits_GV: torch.Tensor, token_G: torch.Tensor | None, num: int) -> LogprobTensors:
+    def logprobs(self, logits_PV: torch.Tensor, token_P: torch.Tensor, num: int) -> LogprobTensors:
         """Of each row's token and of its `num` best."""
         num = min(num, self._vocab_size)
         if num not in self._logprobs:
             self._logprobs[num] = self._bind(LOGPROBS, LogprobsSpec(vocab_size=self._vocab_size, num=num))
-        result: LogprobTensors = self._logprobs[num](logits_GV, token_G)
+        result: LogprobTensors = self._logprobs[num](logits_PV, token_P)
         return result
 
 

@@ -1,236 +1,193 @@
 """Decides which tokens of which requests each step computes. Knows no tensor and no backend.
 
-First come, first served. Running requests go first, so decodes never wait for prefills; what is left of
-the token budget takes prompt chunks. When KV runs out, the request that arrived last gives its blocks
-back and is computed again later (preemption by recompute).
+Decodes go first, so they never wait for prompts; what is left of the token budget takes prompt chunks, then
+new requests in the order of the policy. A step may be scheduled while the one before it still runs: then
+its rows take their tokens on the device (Remap), and what ends in between is released only when the
+last step that may touch it has settled (DeferredRelease). When KV runs out, the request that the policy
+ranks last gives its blocks back and is computed again later (preemption by recompute).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from isoinfer.config import SchedulerConfig
+from isoinfer.engine.admission import Admission
 from isoinfer.engine.messages import AddRequest, TokenUpdate
+from isoinfer.engine.phase import Mixed, PhaseRule, Situation
 from isoinfer.engine.plan import SamplePlan, StepPlan, StepResult
-from isoinfer.engine.prompt_places import Row, prompt_places
+from isoinfer.engine.plan_builder import PlanBuilder
+from isoinfer.engine.policy import Policy
 from isoinfer.engine.request import Request
+from isoinfer.engine.residents import Residents
+from isoinfer.engine.row_choice import RowChoice, StepRows
 from isoinfer.engine.sampling_table import SamplingTable
-from isoinfer.engine.slots import SlotPool
-from isoinfer.engine.updates import UpdateBuilder
+from isoinfer.engine.settlement import Settlement
+from isoinfer.engine.slot_table import SlotTable
 from isoinfer.errors import RequestError
 from isoinfer.kv.manager import KVManager
 
 
 @dataclass(slots=True)
 class SchedulerStats:
-    """Counts since start."""
+    """Counts since start. `num_wasted_rows`: computed for requests that had ended or were restarted meanwhile."""
 
     num_steps: int = 0
     num_scheduled_tokens: int = 0
     num_preemptions: int = 0
     num_failed_steps: int = 0
+    num_wasted_rows: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 class Scheduler:
     """Queues, admission, preemption, and the state of every request."""
 
-    def __init__(self, config: SchedulerConfig, *, kv: KVManager, vocab_size: int, max_model_len: int) -> None:
-        self._config = config
-        self._kv = kv
-        self._max_model_len = max_model_len
-        self._slots = SlotPool(config.max_num_seqs)
-        self._sampling = SamplingTable(num_slots=config.max_num_seqs, vocab_size=vocab_size)
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._by_id: dict[str, Request] = {}
-        self._in_flight: dict[int, list[Row]] = {}
-        self._numbers = iter(range(1 << 62))
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        kv: KVManager,
+        policy: Policy,
+        num_slots: int,
+        vocab_size: int,
+        max_model_len: int,
+        num_drafts: int = 0,
+        phase: PhaseRule | None = None,
+    ) -> None:
+        self._config, self._kv, self._max_model_len = config, kv, max_model_len
+        self._phase = phase or Mixed()
         self.stats = SchedulerStats()
+        self.table = SlotTable(num_slots=num_slots, width=max_model_len + 1, num_drafts=num_drafts)
+        self._sampling = SamplingTable(num_slots=num_slots, vocab_size=vocab_size)
+        self.residents = Residents(self.table, kv, self._sampling, policy, vocab_size)
+        self._rows = RowChoice(config, self.table, self.residents, kv, num_drafts)
+        self._admission = Admission(config, self.table, self.residents, kv, policy)
+        self._builder = PlanBuilder(self.table, kv)
+        self._settlement = Settlement(self.table, self.residents, kv, self.stats)
+        self._in_flight: dict[int, StepPlan] = {}
+        self._numbers = iter(range(1 << 62))
 
     # requests
 
     def add(self, message: AddRequest) -> None:
         """Queue a request. RequestError, with the numbers, if it can never be served."""
-        if message.request_id in self._by_id:
+        if message.request_id in self.residents.by_id:
             raise RequestError(f"request id {message.request_id!r} is in use; ids must be unique until finished")
+        prompt_len = int(message.prompt_token_ids.size)
+        if prompt_len < 1 or prompt_len >= self._max_model_len:
+            raise RequestError(f"a prompt must have 1 to {self._max_model_len - 1} tokens, got {prompt_len}")
         request = Request(next(self._numbers), message, self._max_model_len)
-        if request.prompt_len < 1 or request.prompt_len >= self._max_model_len:
-            raise RequestError(f"a prompt must have 1 to {self._max_model_len - 1} tokens, got {request.prompt_len}")
-        if request.tokens_L.size > self._kv.capacity:
-            raise RequestError(
-                f"the request may grow to {request.tokens_L.size} tokens but all KV memory holds "
-                f"{self._kv.capacity}; lower max_tokens or give more with kv_memory"
-            )
-        self._by_id[message.request_id] = request
-        self._waiting.append(request)
+        if why := self._kv.fits(request.limit):
+            raise RequestError(f"{why}; lower max_tokens or give more with kv_memory")
+        self.residents.queue(request)
 
     def abort(self, request_id: str) -> bool:
-        """End a request by its exact id. False if there is none."""
-        request = self._by_id.get(request_id)
+        """End a request by its exact id, wherever it is. False if there is none."""
+        request = self.residents.by_id.get(request_id)
         if request is None:
             return False
-        self._retire(request)
+        self.residents.retire(request)
         return True
 
     @property
     def num_unfinished(self) -> int:
         """Requests waiting or running."""
-        return len(self._by_id)
+        return len(self.residents.by_id)
 
     @property
     def num_running(self) -> int:
         """Requests that hold a slot."""
-        return len(self._running)
+        return len(self.residents.running)
 
     @property
     def kv_usage(self) -> float:
-        """Share of KV blocks in use."""
+        """Share of KV blocks that requests own."""
         return self._kv.usage
+
+    @property
+    def total_inflight_tokens(self) -> int:
+        """Tokens scheduled and not settled. 0 when nothing is in flight."""
+        return sum(plan.num_tokens for plan in self._in_flight.values())
 
     # one step
 
     def schedule(self) -> StepPlan | None:
-        """The next step, or None if there is nothing to do."""
-        budget, preemptions = self._config.max_num_batched_tokens, self.stats.num_preemptions
-        rows: list[Row] = []
-        for request in list(self._running):
-            if budget == 0:
-                break
-            if request not in self._running:
-                continue  # preempted by one before it
-            count = min(request.num_uncomputed, budget)
-            if self._make_room(request, request.num_computed + count, rows):
-                rows.append(Row(request, count))
-                budget -= count
-        if self.stats.num_preemptions == preemptions:  # what was just freed belongs to those who lacked it
-            self._admit(rows, budget)
-        if not rows:
+        """The next step, or None if there is nothing to do until something in flight settles."""
+        phase = self._phase.choose(self._situation)
+        rows = StepRows(self._config.max_num_batched_tokens)
+        sits_out = self._admission.make_way()
+        preemptions = self.residents.num_preemptions
+        self._rows.fill(rows, phase, sits_out)
+        if self.residents.num_preemptions == preemptions and phase != "decode":
+            self._admission.fill(rows)  # else what was just freed belongs to those who lacked it
+        if phase == "prefill" and not rows.slots:
+            self._rows.fill(rows, "decode", sits_out)
+        self.stats.num_preemptions = self.residents.num_preemptions
+        if not rows.slots:
             return None
-        return self._plan(rows)
+        self.stats.num_steps += 1
+        plan = self._builder.build(self.stats.num_steps, rows)
+        self._in_flight[plan.step_id] = plan
+        self.residents.last_step = plan.step_id
+        self.stats.num_scheduled_tokens += plan.num_tokens
+        return plan
 
     def sample_plan(self, plan: StepPlan) -> SamplePlan:
-        """The sampling part of a submitted step."""
-        rows = self._in_flight[plan.step_id]
-        sampling = [row.request for row, samples in zip(rows, plan.samples_R, strict=True) if samples]
-        return self._sampling.plan(plan.step_id, sampling)
+        """The sampling part of a submitted step. Every step before it has settled, so its tokens are known."""
+        slots_G = plan.slot_R[plan.samples_R]
+        return self._sampling.plan(plan.step_id, self.table, slots_G, plan.num_drafts_R[plan.samples_R])
 
     def settle(self, plan: StepPlan, result: StepResult) -> list[TokenUpdate]:
         """Take in what a step produced. Rows of requests that ended or restarted meanwhile are dropped."""
-        builder = UpdateBuilder(plan, result)
-        sampled = 0
-        for index, row in enumerate(self._in_flight.pop(plan.step_id)):
-            samples = bool(plan.samples_R[index])
-            if self._is_current(row.request, plan, index):
-                token = int(result.token_G[sampled]) if samples else None
-                self._advance(row, token, builder, index, sampled)
-            sampled += samples
-        return builder.updates
+        self._leave_flight(plan)
+        updates = self._settlement.settle(plan, result)
+        self.residents.settled(plan.step_id)
+        return updates
 
     def fail(self, plan: StepPlan, message: str) -> list[TokenUpdate]:
         """A step raised: its requests end with the message, all others go on."""
         self.stats.num_failed_steps += 1
-        rows = self._in_flight.pop(plan.step_id)
-        failed = [row.request for index, row in enumerate(rows) if self._is_current(row.request, plan, index)]
+        self._leave_flight(plan)
+        current_R = self.table.is_current(plan.slot_R, plan.request_R, plan.epoch_R)
+        failed = [self.residents.at(slot) for slot in plan.slot_R[current_R].tolist()]
         for request in failed:
-            self._retire(request)
+            self.residents.retire(request)
+        self.residents.settled(plan.step_id)
         return [TokenUpdate(request_id=r.request_id, finish_reason="error", error=message) for r in failed]
 
-    def forget(self, plan: StepPlan) -> None:
-        """A step was given up: its requests stand where they stood, and the same tokens are scheduled again."""
-        self._in_flight.pop(plan.step_id, None)
+    def forget(self) -> None:
+        """Every step in flight was given up and the device is done with it: the same tokens are scheduled again."""
+        self._in_flight.clear()
+        self.table.rewind()
+        self.residents.settled(self.residents.last_step)
 
     # inside
 
-    def _is_current(self, request: Request, plan: StepPlan, index: int) -> bool:
-        return self._by_id.get(request.request_id) is request and request.epoch == int(plan.epoch_R[index])
+    def _leave_flight(self, plan: StepPlan) -> None:
+        assert next(iter(self._in_flight)) == plan.step_id, "steps settle in the order they were submitted"
+        del self._in_flight[plan.step_id]
+        self.table.inflight_S[plan.slot_R] -= plan.query_len_R
 
-    def _advance(self, row: Row, token: int | None, builder: UpdateBuilder, index: int, sampled: int) -> None:
-        request = row.request
-        request.num_computed += row.count
-        reason = ""
-        if token is not None:
-            request.append(token)
-            reason = request.finish_reason(token)
-        builder.add(request, index, token, sampled, reason)
-        if reason:
-            self._retire(request)
-
-    def _make_room(self, request: Request, num_tokens: int, rows: list[Row]) -> bool:
-        """Extend `request`'s blocks, preempting later requests if need be. False if it was preempted itself."""
-        while not self._kv.extend(request.slot, num_tokens):
-            victim = self._running[-1]
-            self._preempt(victim)
-            rows[:] = [row for row in rows if row.request is not victim]
-            if victim is request:
-                return False
-        return True
-
-    def _preempt(self, request: Request) -> None:
-        self._running.remove(request)
-        self._leave_slot(request)
-        request.restart()
-        self._waiting.appendleft(request)
-        self.stats.num_preemptions += 1
-
-    def _admit(self, rows: list[Row], budget: int) -> None:
-        """Start waiting requests while slots, budget and KV for all their known tokens last."""
-        while self._waiting and budget > 0 and self._slots.num_free:
-            request = self._waiting[0]
-            # No running prompt waits for blocks here: one that is not complete has taken the whole budget.
-            if self._kv.blocks_for(request.num_tokens) > self._kv.pool.num_free:
-                return
-            self._waiting.popleft()
-            request.slot = self._slots.take()
-            self._sampling.add(request.slot, request.sampling)
-            self._running.append(request)
-            count = min(request.num_uncomputed, budget)
-            extended = self._kv.extend(request.slot, count)
-            assert extended, "admission has checked the pool"
-            rows.append(Row(request, count))
-            budget -= count
-
-    def _retire(self, request: Request) -> None:
-        del self._by_id[request.request_id]
-        if request.slot >= 0:
-            self._running.remove(request)
-            self._leave_slot(request)
-        else:
-            self._waiting.remove(request)
-
-    def _leave_slot(self, request: Request) -> None:
-        self._kv.release(request.slot)
-        self._slots.give(request.slot)
-
-    def _plan(self, rows: list[Row]) -> StepPlan:
-        self.stats.num_steps += 1
-        requests = [row.request for row in rows]
-        count_R = _ints(row.count for row in rows)
-        start_R = _ints(request.num_computed for request in requests)
-        slot_R = _ints(request.slot for request in requests)
-        tokens = [
-            r.tokens_L[r.num_computed : r.num_computed + row.count] for r, row in zip(requests, rows, strict=True)
-        ]
-        plan = StepPlan(
-            step_id=self.stats.num_steps,
-            request_R=np.array([request.number for request in requests], dtype=np.int64),
-            epoch_R=_ints(request.epoch for request in requests),
-            slot_R=slot_R,
-            start_R=start_R,
-            query_len_R=count_R,
-            samples_R=start_R + count_R == _ints(request.num_tokens for request in requests),
-            remap_R=np.full(len(rows), -1, dtype=np.int32),
-            block_table_RB=self._kv.tables(slot_R),
-            token_ids_T=np.concatenate(tokens),
-            **prompt_places(rows),
+    def _situation(self) -> Situation:
+        need_R = self.table.need(self.residents.running.slots())
+        return Situation(
+            can_prefill=bool((need_R > 1).any()) or self._admission.may_admit(),
+            can_decode=bool((need_R == 1).any()),
+            kv_usage=self._kv.usage,
         )
-        self.stats.num_scheduled_tokens += plan.num_tokens
-        self._in_flight[plan.step_id] = rows
-        return plan
 
-
-def _ints(values: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array(list(values), dtype=np.int32)
+    def check(self) -> None:
+        """Assert every invariant of DESIGN section 4; for tests and --check-invariants."""
+        table = self.table
+        table.check()
+        self._kv.check()
+        self.residents.check()
+        in_flight = np.zeros_like(table.inflight_S)
+        for plan in self._in_flight.values():
+            in_flight[plan.slot_R] += plan.query_len_R
+        assert (in_flight == table.inflight_S).all(), "the ledger of tokens in flight is wrong"
+        assert int(table.inflight_S.sum()) == self.total_inflight_tokens

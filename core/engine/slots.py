@@ -8,6 +8,7 @@ class SlotPool:
 
     def __init__(self, num_slots: int) -> None:
         self._free = list(range(num_slots - 1, -1, -1))
+        self._is_free = bytearray(b"\1") * num_slots
 
     @property
     def num_free(self) -> int:
@@ -16,9 +17,18 @@ class SlotPool:
 
     def take(self) -> int:
         """Take a slot. The caller has checked `num_free`."""
-        return self._free.pop()
+        slot = self._free.pop()
+        self._is_free[slot] = 0
+        return slot
 
     def give(self, slot: int) -> None:
         """Give a slot back."""
-        assert slot not in self._free, f"slot {slot} is free already"
+        assert not self._is_free[slot], f"slot {slot} is free already"
+        self._is_free[slot] = 1
         self._free.append(slot)
+
+
+def slots_for(max_num_seqs: int, depth: int) -> int:
+    """Slots for so many running requests. With a step in flight, those of the requests that just ended are held
+    until it settles; a quarter more keeps newcomers from waiting for them."""
+    return max_num_seqs if depth == 1 else max_num_seqs + -(-max_num_seqs // 4)

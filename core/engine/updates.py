@@ -1,6 +1,6 @@
 """Builds the TokenUpdates of one settled step, cutting the step's log-probabilities to each request.
 
-Suffixes: Q prompt positions of the step, X best tokens.
+Suffixes: P places of the step, Q prompt positions of the step, X best tokens.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from isoinfer.engine.messages import TokenLogprobs, TokenUpdate
-from isoinfer.engine.plan import StepPlan, StepResult
+from isoinfer.engine.plan import Int64Array, StepPlan, StepResult
 from isoinfer.engine.request import Request
 
 
@@ -17,30 +17,32 @@ class UpdateBuilder:
 
     def __init__(self, plan: StepPlan, result: StepResult) -> None:
         self._plan, self._result = plan, result
+        self._has_prompt_logprobs = result.prompt_logprobs is not None
         self.updates: list[TokenUpdate] = []
 
-    def add(self, request: Request, row: int, token: int | None, sampled: int, reason: str) -> None:
-        """Row `row` of the step; `sampled` is its index among the sampling rows, used if `token` is set."""
-        prompt_logprobs, start = self._prompt_logprobs(request, row)
-        if token is None and prompt_logprobs is None:
+    def add(self, request: Request, row: int, tokens: tuple[int, ...], place: int, reason: str) -> None:
+        """Row `row` of the step gave `tokens`, the first of which was sampled at `place`."""
+        prompt_logprobs, start = self._prompt_logprobs(request, row) if self._has_prompt_logprobs else (None, 0)
+        if not tokens and prompt_logprobs is None:
             return
         self.updates.append(
             TokenUpdate(
                 request_id=request.request_id,
-                token_ids=() if token is None else (token,),
+                token_ids=tokens,
                 finish_reason=reason,
-                stop_token=token if reason == "stop" and token is not None else -1,
-                logprobs=None if token is None else self._logprobs(request, sampled),
+                stop_token=tokens[-1] if reason == "stop" else -1,
+                logprobs=self._logprobs(request, place, len(tokens)),
                 prompt_logprobs=prompt_logprobs,
                 prompt_logprobs_start=start,
+                num_cached_tokens=request.num_cached_tokens,
             )
         )
 
-    def _logprobs(self, request: Request, sampled: int) -> TokenLogprobs | None:
+    def _logprobs(self, request: Request, place: int, count: int) -> TokenLogprobs | None:
         wanted = request.sampling.num_logprobs
-        if wanted < 0 or self._result.logprobs is None:
+        if wanted < 0 or not count or self._result.logprobs is None:
             return None
-        return _cut(self._result.logprobs, np.array([sampled]), wanted)
+        return _cut(self._result.logprobs, np.arange(place, place + count), wanted)
 
     def _prompt_logprobs(self, request: Request, row: int) -> tuple[TokenLogprobs | None, int]:
         """Positions of this row not yet delivered: a restarted request computes its prompt again."""
@@ -56,7 +58,7 @@ class UpdateBuilder:
         return _cut(logprobs, chosen, request.sampling.num_prompt_logprobs), int(positions[0])
 
 
-def _cut(logprobs: TokenLogprobs, rows: np.ndarray[tuple[int], np.dtype[np.int64]], width: int) -> TokenLogprobs:
+def _cut(logprobs: TokenLogprobs, rows: Int64Array, width: int) -> TokenLogprobs:
     return TokenLogprobs(
         logprob_T=logprobs.logprob_T[rows],
         rank_T=logprobs.rank_T[rows],

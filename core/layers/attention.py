@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """One layer's attention. `window` in tokens, None = all. `norm_eps` matters only with `qk_norm`."""
+    """One layer's attention. `kv_group`: index of the KV group that the layer is in.
+
+    `window` in tokens, None = all. `norm_eps` matters only with `qk_norm`.
+    """
 
     hidden_size: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     rotary_dim: int
+    kv_group: int
     window: int | None
     qkv_bias: bool
     o_bias: bool
@@ -63,12 +67,13 @@ class Attention:
 
     def __call__(self, x_TH: torch.Tensor, batch: ForwardBatch, kv: LayerKV) -> torch.Tensor:
         qkv_TX = self.qkv(x_TH)
+        group = batch.groups[self.config.kv_group]
         q_TND = self.q_heads(qkv_TX[:, : self.k_start])
         k_TKD = self.k_heads(qkv_TX[:, self.k_start : self.v_start])
         v_TKD = self.kv_heads(qkv_TX[:, self.v_start :])
-        self.rope_kv_write(q_TND, k_TKD, v_TKD, batch.positions_T, self.cos_sin_PR, kv, batch.slots_T)
+        self.rope_kv_write(q_TND, k_TKD, v_TKD, batch.positions_T, self.cos_sin_PR, kv, group.slots_T)
         out_TND = x_TH.new_empty(q_TND.shape)
-        self.paged_attention(q_TND, kv, batch.plan, self.sinks_N, out_TND)
+        self.paged_attention(q_TND, kv, group.plan, self.sinks_N, out_TND)
         return self.o(out_TND.flatten(-2))
 
     def q_heads(self, q_TX: torch.Tensor) -> torch.Tensor:

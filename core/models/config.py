@@ -73,6 +73,11 @@ class ModelConfig:
         """Columns of k, and of v, in the merged qkv output."""
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def kv_windows(self) -> tuple[int | None, ...]:
+        """The distinct windows, in the order of the first layer that has each: one KV group for each."""
+        return tuple(dict.fromkeys(self.windows))
+
     def moe_at(self, layer: int) -> MoeConfig | None:
         """The sparse feed-forward of `layer`, or None where it is dense."""
         return self.moe if self.moe is not None and layer in self.moe.layers else None

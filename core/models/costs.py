@@ -21,11 +21,19 @@ def flops_per_token(config: ModelConfig) -> int:
     return 2 * active_parameters(config)
 
 
+def weight_bytes(config: ModelConfig, dtype: str) -> int:
+    """Bytes of weights that one lone token reads: each active matrix once, unquantised, and its embedding row."""
+    return (active_parameters(config) + config.hidden_size) * _itemsize(dtype)
+
+
 def bytes_per_token(config: ModelConfig, dtype: str) -> int:
-    """Bytes one lone token moves: each active weight read once unquantised, its embedding row, its K and V written."""
-    kv = 2 * config.num_layers * config.kv_size
+    """Bytes one lone token moves: the weights it reads, and its K and V written."""
+    return weight_bytes(config, dtype) + 2 * config.num_layers * config.kv_size * _itemsize(dtype)
+
+
+def _itemsize(dtype: str) -> int:
     size: int = getattr(torch, dtype).itemsize
-    return (active_parameters(config) + config.hidden_size + kv) * size
+    return size
 
 
 def _layer_parameters(config: ModelConfig, layer: int) -> int:

@@ -78,6 +78,7 @@ def _attention(config: ModelConfig, layer: int) -> AttentionConfig:
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         rotary_dim=config.rope.rotary_dim,
+        kv_group=config.kv_windows.index(config.windows[layer]),
         window=config.windows[layer],
         qkv_bias=config.qkv_bias,
         o_bias=config.o_bias,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from isoinfer.backends.interface import KVSpec, ModelSpec
 from isoinfer.backends.ops.rope_table import rope_table
 from isoinfer.layers.parts import Bind, Parts
-from isoinfer.models.costs import bytes_per_token, flops_per_token
+from isoinfer.models.costs import bytes_per_token, flops_per_token, weight_bytes
 from isoinfer.models.decoder import build_decoder
 from isoinfer.models.parallel import Split, parallel_plan
 from isoinfer.models.weight_rules import decoder_rules, ignored_tensors
@@ -16,21 +16,10 @@ from isoinfer.models.weight_rules import decoder_rules, ignored_tensors
 if TYPE_CHECKING:
     import torch
 
-    from isoinfer.backends.interface import KVCache, Weight
-    from isoinfer.layers.batch import ForwardBatch
+    from isoinfer.backends.interface import Forward, Weight
     from isoinfer.models.config import ModelConfig
     from isoinfer.models.family import Family
     from isoinfer.weights.loader import WeightRule
-
-
-class Forward(Protocol):
-    """A built model. Both functions only call bound ops, so a backend may capture them."""
-
-    def hidden(self, batch: ForwardBatch, kv: KVCache) -> torch.Tensor:
-        """hidden_TH of all tokens of the batch, after the final norm; writes K and V."""
-
-    def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        """logits_RV, float32."""
 
 
 class Model:
@@ -40,17 +29,19 @@ class Model:
         self.family, self.config = family, config
 
     def kv_specs(self, dtype: str) -> tuple[KVSpec, ...]:
-        """One group "full" with every layer; its window is set where all layers share one."""
-        config, windows = self.config, set(self.config.windows)
-        spec = KVSpec(
-            name="full",
-            layers=tuple(range(config.num_layers)),
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            dtype=dtype,
-            window=windows.pop() if len(windows) == 1 else None,
+        """One group for each distinct window, "full" for none, in the order of the first layer that has it."""
+        config = self.config
+        return tuple(
+            KVSpec(
+                name="full" if window is None else f"window_{window}",
+                layers=tuple(layer for layer, own in enumerate(config.windows) if own == window),
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                dtype=dtype,
+                window=window,
+            )
+            for window in config.kv_windows
         )
-        return (spec,)
 
     def weight_rules(self) -> tuple[WeightRule, ...]:
         """How the checkpoint's tensors become this model's weights."""
@@ -71,7 +62,11 @@ class Model:
             kv_specs=self.kv_specs(dtype),
             flops_per_token=flops_per_token(self.config),
             bytes_per_token=bytes_per_token(self.config, dtype),
+            weight_bytes=weight_bytes(self.config, dtype),
             num_layers=self.config.num_layers,
+            vocab_size=self.config.vocab_size,
+            hidden_size=self.config.hidden_size,
+            max_position=self.config.max_position,
         )
 
     def build(

@@ -57,6 +57,16 @@ def test_what_a_provider_declares_is_in_its_answer() -> None:
     )
 
 
+def test_batch_invariance_that_is_asked_for_refuses_what_has_none() -> None:
+    found = [provider("library", batch_invariant=False), provider("kernel", error="no such instruction")]
+    found.append(provider("torch"))
+    asked = ProviderTable("chip", lambda op: found, fallback="composed", batch_invariant=True)
+    with pytest.warns(UserWarning, match="kernel rms_norm cannot be built"):
+        assert asked.bind(RMS_NORM, NORM) == "torch"
+    assert "--deterministic rules out" in asked.supports(RMS_NORM, NORM)[0].reason
+    assert table(*found).support(RMS_NORM, NORM).provider == "library"
+
+
 def test_an_op_that_nobody_serves_is_composed_where_it_can_be() -> None:
     refused = table(provider("kernel", "too odd"))
     assert refused.support(SWIGLU_CLIPPED, CLIPPED).provider == "composed"

@@ -23,10 +23,6 @@ class HostKV:
 
     kv: CanonicalKV
 
-    @property
-    def num_blocks(self) -> int:
-        return len(self.kv.k_BSKD)
-
     def layer(self, index: int) -> CanonicalKV:
         assert index == 0
         return self.kv
@@ -68,10 +64,10 @@ class HostBackend:
         return tensor if role == "vector" else DenseWeight(tensor)
 
     def kv_layout(self, specs: Sequence[KVSpec]) -> KVLayout:
-        return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=1)
+        return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=(1,))
 
-    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> HostKV:
-        shape = (2, num_blocks, BLOCK_SIZE, specs[0].num_kv_heads, specs[0].head_dim)
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> HostKV:
+        shape = (2, num_blocks[0], BLOCK_SIZE, specs[0].num_kv_heads, specs[0].head_dim)
         k, v = torch.empty(shape, dtype=torch_dtype(specs[0].dtype))
         return HostKV(kv=CanonicalKV(k, v))
 

@@ -45,7 +45,7 @@ def is_right(sample):
 
 norm = next(RMS_NORM.samples(torch.float32, 0))
 normed = backend.bind(RMS_NORM, norm.static)(*norm.args)
-kv = backend.allocate_kv([KVSpec(name="kv", layers=(0,), num_kv_heads=2, head_dim=4, dtype="float32")], 3)
+kv = backend.allocate_kv([KVSpec(name="kv", layers=(0,), num_kv_heads=2, head_dim=4, dtype="float32")], [3])
 k, v = torch.randn(2, 1, kv.layer(0).block_size, 2, 4)
 backend.import_blocks(kv, 0, np.array([1], dtype=np.int32), k, v)
 back = backend.export_blocks(kv, 0, np.array([1], dtype=np.int32))

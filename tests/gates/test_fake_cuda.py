@@ -5,13 +5,14 @@ A kernel launch is checked against the table of compiled cases. Evidence: schema
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 import torch
 
-from isoinfer.backends.cuda.providers import KERNELS
 from isoinfer.backends.evidence import check_claims
+from isoinfer.backends.interface import Backend
 from isoinfer.conformance.compiled_table import read_table
 from isoinfer.conformance.fake_cuda import fake_cuda, register_guard
 from isoinfer.conformance.fake_step import FAMILIES, FakeRun, FakeRuntime, LaunchChecker, run_family
@@ -24,26 +25,39 @@ SAMPLING = {"argmax", "bias_logits", "logprobs", "mask_logits", "penalize", "sam
 CHIPS = {"sm_90": 90, "sm_100": 100, "sm_103": 103}
 
 
-def _run(family: str, chip: str, compiled: frozenset[str] | None) -> FakeRun:
+def _run(family: str, chip: str, compiled: frozenset[str] | None, *, deterministic: bool = False) -> FakeRun:
     register_guard()
     runtime, launcher = FakeRuntime(torch.device("cuda")), LaunchChecker(compiled)
-    return run_family(FAMILIES[family], runtime, lambda: fake_cuda(chip, runtime, launcher), launcher, "aten")
+
+    def backend() -> Backend:
+        return fake_cuda(chip, runtime, launcher, deterministic=deterministic)
+
+    return run_family(FAMILIES[family], runtime, backend, launcher, "aten")
 
 
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_step_fits_and_never_waits(family: str, chip: str) -> None:
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_every_step_fits_and_never_waits(family: str, chip: str, deterministic: bool) -> None:
     _, rows = read_table(TABLE)
-    ran = _run(family, chip, frozenset(row.key for row in rows if row.target == CHIPS[chip]))
+    table = frozenset(row.key for row in rows if row.target == CHIPS[chip])
+    ran = _run(family, chip, table, deterministic=deterministic)
     assert {op for op, provider in ran.providers.items() if provider == "triton"} >= EVERY_MODEL | SAMPLING
-    for op in ("argmax", "rms_norm", "add_rms_norm", "rope_kv_write", "attention_decode", "attention_prefill"):
+    forms = ("linear", "attention_prefill") if deterministic else ("attention_decode", "attention_prefill")
+    for op in ("argmax", "rms_norm", "add_rms_norm", "rope_kv_write", *forms):
         assert any(kernel.startswith(op) for kernel in ran.kernels), f"{op} never ran: {ran.kernels}"
-    assert set(ran.providers) <= {*KERNELS, "paged_attention", "linear", "moe_route", "moe_experts"}
+    by_torch = {op for op, provider in ran.providers.items() if provider != "triton"}
+    assert by_torch <= {"moe_route", "moe_experts", *(() if deterministic else ("linear",))}
 
 
 def test_what_is_claimed_is_what_the_steps_used() -> None:
     """Kernels only: what torch serves needs no table."""
-    used = {pair for family in FAMILIES for pair in _run(family, "sm_100", None).providers.items()}
+    forms = itertools.product(FAMILIES, (False, True))
+    used = {
+        pair
+        for family, deterministic in forms
+        for pair in _run(family, "sm_100", None, deterministic=deterministic).providers.items()
+    }
     check_claims("cuda", "schema-checked", {(op, provider) for op, provider in used if provider == "triton"})
 
 

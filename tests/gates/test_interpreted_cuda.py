@@ -1,4 +1,4 @@
-"""Every CUDA kernel under Triton's interpreter: the ops' own cases, and whole models against the CPU's tokens."""
+"""Every CUDA kernel under Triton's interpreter: the ops' own cases, whole models against the CPU's tokens, and bits."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ import torch
 import transformers
 
 from isoinfer import LLM, SamplingParams
-from isoinfer.backends.cuda.providers import KERNELS
+from isoinfer.backends.cuda.providers import KERNEL_OPS
 from isoinfer.backends.evidence import check_claims
-from isoinfer.backends.ops import ALL_OPS, PAGED_ATTENTION, AttentionSpec, Sample, dtype_name
+from isoinfer.backends.ops import ALL_OPS, LINEAR, MOE_EXPERTS, PAGED_ATTENTION, AttentionSpec, Sample, dtype_name
 from isoinfer.backends.ops.paging import PagedRow, make_batch, make_kv
-from isoinfer.conformance.interpreted import interpreted_cuda, require_interpreter
-from isoinfer.conformance.op_cases import run_case, run_op_cases
+from isoinfer.conformance.interpreted import interpreted_cuda, products_by_row, require_interpreter
+from isoinfer.conformance.op_cases import CaseResult, run_case, run_op_cases
 
 pytestmark = [pytest.mark.gate, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 ROOT = Path(__file__).parents[2]
 DTYPES = (torch.float32, torch.float16)
-TRITON_OPS = {*KERNELS, "paged_attention"}
-TORCH_OPS = {"linear", "rope", "kv_write", "moe_route", "moe_experts"}
-UNSERVED = {f"torch: no {form} weights here yet" for form in ("int8", "int4")}
+DETERMINISTIC_OPS = (LINEAR, MOE_EXPERTS, PAGED_ATTENTION)
+"""Ops that `--deterministic` serves in another form."""
 TINY = {
     "vocab_size": 128,
     "hidden_size": 64,
@@ -46,6 +45,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
 }
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 16}
+BITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral-window": ("Mistral", {**SMALL, "sliding_window": 20}),
+    "qwen3-moe": ("Qwen3Moe", {**SMALL, **MOE}),
+}
 
 
 def test_the_interpreter_is_on() -> None:
@@ -56,12 +61,18 @@ def test_the_interpreter_is_on() -> None:
 def test_every_ops_cases_pass_and_kernels_serve_them(chip: str) -> None:
     backend = interpreted_cuda(chip)
     results = [result for seed in range(3) for result in run_op_cases(backend, dtypes=DTYPES, seed=seed)]
-    wrong = [r for r in results if r.status != "passed" and r.reason not in UNSERVED]
-    assert not Counter(f"{r.id} by {r.provider}: {r.reason}" for r in wrong)
+    assert {r.op for r in results} == set(ALL_OPS)
+    results += run_op_cases(interpreted_cuda(chip, deterministic=True), ops=DETERMINISTIC_OPS, dtypes=DTYPES)
+    assert not Counter(f"{r.id} by {r.provider}: {r.reason}" for r in results if _is_wrong(r))
     interpreted = {(r.op, r.provider) for r in results if r.status == "passed" and r.provider == "triton"}
-    assert {op for op, _ in interpreted} == TRITON_OPS
+    assert {op for op, _ in interpreted} == KERNEL_OPS
     check_claims("cuda", "interpreted", interpreted)
-    assert {r.op for r in results} == set(ALL_OPS) == TRITON_OPS | TORCH_OPS
+
+
+def _is_wrong(result: CaseResult) -> bool:
+    """Quantised weights are not served yet, nor under `--deterministic` a head that our kernels do not take."""
+    known = ("weights here yet", "a head dim of 40 is not a multiple of 16 up to 256; torch: a row's bits")
+    return result.status != "passed" and not any(reason in result.reason for reason in known)
 
 
 def _attention_cases(dtype: torch.dtype) -> Iterator[Sample]:
@@ -102,24 +113,32 @@ def _attention_cases(dtype: torch.dtype) -> Iterator[Sample]:
 
 @pytest.mark.parametrize("chip", ["sm_80", "sm_100"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_attention_at_its_edges(chip: str, dtype: torch.dtype) -> None:
-    backend = interpreted_cuda(chip, dtype_name(dtype))
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_attention_at_its_edges(chip: str, dtype: torch.dtype, deterministic: bool) -> None:
+    backend = interpreted_cuda(chip, dtype_name(dtype), deterministic=deterministic)
     for sample in _attention_cases(dtype):
         result = run_case(backend, PAGED_ATTENTION, sample, dtype_name(dtype))
         assert (result.provider, result.status) == ("triton", "passed"), f"{sample.label}: {result.reason}"
 
 
+def _save_model(folder: Path, family: str, changes: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{family}Config")(**(TINY | changes))
+    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(folder)
+    words = {f"w{i}": i for i in range(TINY["vocab_size"])}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+
+
+def _prompts(*lengths: int) -> list[list[int]]:
+    rng = np.random.default_rng(3)
+    return [rng.integers(1, TINY["vocab_size"], size=length).tolist() for length in lengths]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_says_what_it_says_on_the_cpu(name: str, tmp_path: Path) -> None:
     """Greedy tokens in float32: a prompt over two blocks, a short one, and rows that end at different times."""
-    family, changes = MODELS[name]
-    torch.manual_seed(1)
-    config = getattr(transformers, f"{family}Config")(**(TINY | changes))
-    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(tmp_path)
-    words = {f"w{i}": i for i in range(TINY["vocab_size"])}
-    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))
-    rng = np.random.default_rng(3)
-    prompts = [rng.integers(1, 128, size=length).tolist() for length in (90, 5, 64)]
+    _save_model(tmp_path, *MODELS[name])
+    prompts = _prompts(90, 5, 64)
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (4, 6, 5)]
     answers = []
     for backend in ("cpu", interpreted_cuda("sm_90")):
@@ -128,6 +147,26 @@ def test_a_model_says_what_it_says_on_the_cpu(name: str, tmp_path: Path) -> None
         llm.close()
     assert [len(tokens) for tokens in answers[0]] == [4, 6, 5]
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_deterministic_bits_depend_on_no_other_request_and_on_no_chunk(name: str, tmp_path: Path) -> None:
+    """Log-probabilities in float32: alone, together, and with prompts in chunks of a few tokens."""
+    _save_model(tmp_path, *BITS[name])
+    prompts = _prompts(30, 5, 9)
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=3, ignore_eos=True, logprobs=2, prompt_logprobs=0)
+
+    def bits(requests: list[list[int]], **settings: Any) -> list[Any]:
+        backend = interpreted_cuda("sm_90", deterministic=True)
+        llm = LLM(str(tmp_path), backend=backend, dtype="float32", max_model_len=64, kv_memory="1MiB", **settings)
+        outputs = llm.generate(requests, params)
+        llm.close()
+        return [(output.prompt_logprobs, output.outputs[0].logprobs) for output in outputs]
+
+    with products_by_row():
+        alone = [bits([prompt])[0] for prompt in prompts[:2]]
+        assert bits(prompts)[:2] == alone
+        assert bits(prompts[::-1], max_num_batched_tokens=7)[1:] == alone[::-1]
 
 
 def test_the_script_for_people_with_a_gpu_runs_dry() -> None:

@@ -1,4 +1,4 @@
-"""One interpreted run of the sampling kernels for all their tests."""
+"""One interpreted run of the sampling and remap kernels for all their tests, and one that compares bits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ import pytest
 
 @pytest.fixture(scope="session")
 def interpreted() -> dict[str, list[str]]:
-    """What is wrong with each sampling kernel under Triton's interpreter, by op."""
+    """What is wrong with each of these kernels under Triton's interpreter, by op."""
+    return _run("interpret.py")
+
+
+@pytest.fixture(scope="session")
+def bits() -> dict[str, list[str]]:
+    """Where the bits of rows depend on something else, by op (see bits.py of kernels_cuda)."""
+    return _run("bits.py")
+
+
+def _run(script: str) -> dict[str, list[str]]:
+    """What `script` finds, in a process of its own."""
     if sys.platform != "linux":
         pytest.skip("triton is for Linux")
-    script = Path(__file__).parents[1] / "kernels_cuda" / "interpret.py"
-    command = [sys.executable, "-W", "ignore", str(script), "kernels_ascend"]
+    path = Path(__file__).parents[1] / "kernels_cuda" / script
+    command = [sys.executable, "-W", "ignore", str(path), "kernels_ascend"]
     env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr

@@ -10,14 +10,12 @@ from isoinfer.kernels_ascend import (
     embedding,
     gather_rows,
     kv_write,
-    paged_attention,
     rms_norm,
     rope,
     rope_kv_write,
     silu_mul,
     swiglu_clipped,
 )
-from isoinfer.kernels_ascend.paged_attention import AttentionDesc
 from isoinfer.kernels_ascend.rms_norm import RmsNormDesc
 from isoinfer.kernels_ascend.rope import RopeDesc
 from isoinfer.kernels_ascend.rope_kv_write import RopeKVWriteDesc
@@ -57,29 +55,6 @@ def test_rotations_fit_and_are_all_listed() -> None:
             assert rope.case(desc).key in alone
             both = RopeKVWriteDesc(rotary_half=half, interleaved=interleaved, dtype="float16")
             assert rope_kv_write.case(both).key in fused
-
-
-@pytest.mark.parametrize("dtype", paged_attention.DTYPES)
-def test_attention_tiles_lie_in_one_block_and_are_all_listed(dtype: str) -> None:
-    listed = {paged_attention.case(desc).key for desc in paged_attention.descriptions()}
-    for head_dim in (16, 40, 64, 80, 96, 128, 192, 256):
-        for group in range(1, paged_attention.MAX_GROUP + 1):
-            for decode in (False, True):
-                desc = AttentionDesc(
-                    group=group if decode else 1,
-                    head_dim=head_dim,
-                    block_size=128,
-                    decode=decode,
-                    softcap=False,
-                    sinks=False,
-                    dtype=dtype,
-                )
-                config = paged_attention.pick_config(desc)
-                assert config.block_m >= 16
-                assert not decode or config.block_m >= group
-                assert config.block_d >= head_dim
-                assert 128 % config.block_s == 0
-                assert paged_attention.case(desc).key in listed
 
 
 def test_copies_have_one_configuration() -> None:

@@ -1,4 +1,4 @@
-"""Runs the sampling kernels of a package under Triton's interpreter, on cases that the ops' samples lack.
+"""Runs the sampling and remap kernels of a package under Triton's interpreter, on cases that the ops' samples lack.
 
 `python interpret.py kernels_cuda|kernels_ascend` with TRITON_INTERPRET=1 prints what is wrong, by op, as JSON.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from isoinfer.backends.ops import ALL_OPS, LogitsSpec, LogprobsSpec
+from isoinfer.backends.ops import ALL_OPS, LogitsSpec, LogprobsSpec, RemapSlotsSpec, RemapSpec
 from isoinfer.backends.ops.spec import Sample
 from isoinfer.backends.torch_device.triton_launcher import TritonLauncher
 from isoinfer.conformance.arguments import copies, outcome, truth
@@ -110,6 +110,36 @@ def logprobs_samples(gen: torch.Generator) -> Iterator[Sample]:
     yield Sample(label="long", static=LogprobsSpec(vocab_size=LONG, num=7), args=(logits_RV, token_R))
 
 
+def remapped_rows(gen: torch.Generator, num_drafts: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """query_start_X and map_R: every third row is a prompt, the others have 1 to K + 1 tokens."""
+    source_R = torch.randperm(rows, generator=gen)
+    source_R[::3] = -1
+    count_R = torch.where(source_R < 0, 70, torch.randint(1, num_drafts + 2, (rows,), generator=gen))
+    query_start_X = torch.cat((torch.zeros(1, dtype=torch.int64), count_R.cumsum(0)))
+    return query_start_X.to(torch.int32), source_R.to(torch.int32)
+
+
+def remap_samples(gen: torch.Generator) -> Iterator[Sample]:
+    def random(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(0, high, shape, generator=gen, dtype=torch.int32)
+
+    for K, R in ((0, 300), (5, 70), (63, 6)):  # more rows than a program or the cores hold; the most drafts
+        query_start_X, map_R = remapped_rows(gen, K, R)
+        tokens = int(query_start_X[-1])
+        now = (random(999, tokens), 100 + random(99, tokens), 100 + random(99, R), query_start_X, map_R)
+        before = (random(999, R), random(K + 1, R), random(999, R, K))
+        yield Sample(label=f"long-{K}", static=RemapSpec(num_drafts=K), args=(*now, *before))
+
+
+def remap_slots_samples(gen: torch.Generator) -> Iterator[Sample]:
+    query_start_X, map_R = remapped_rows(gen, 63, 50)  # rows longer than a piece, more rows than cores
+    positions_T = torch.randint(0, 640, (int(query_start_X[-1]),), generator=gen, dtype=torch.int32)
+    table_RB = torch.randperm(50 * 5, generator=gen).view(50, 5).to(torch.int32)
+    slots_T = torch.zeros_like(positions_T)
+    args = (slots_T, positions_T, query_start_X, map_R, table_RB)
+    yield Sample(label="long", static=RemapSlotsSpec(block_size=128), args=args)
+
+
 SAMPLES: dict[str, Callable[[torch.Generator], Iterator[Sample]]] = {
     "argmax": argmax_samples,
     "sample": sample_samples,
@@ -117,6 +147,8 @@ SAMPLES: dict[str, Callable[[torch.Generator], Iterator[Sample]]] = {
     "bias_logits": bias_logits_samples,
     "penalize": penalize_samples,
     "logprobs": logprobs_samples,
+    "remap": remap_samples,
+    "remap_slots": remap_slots_samples,
 }
 BY_ROW = {
     "argmax": (0,),
@@ -158,10 +190,10 @@ def rows_of(name: str, sample: Sample) -> Iterator[tuple[torch.Tensor, bool]]:
 
 
 def wide(arg: torch.Tensor) -> torch.Tensor:
-    """The same, as a view of wider rows if it is a matrix of floats."""
-    if arg.dim() != 2 or arg.dtype != torch.float32:
+    """The same, as a view of wider rows if it is a matrix."""
+    if arg.dim() != 2:
         return arg
-    wider = torch.zeros(arg.shape[0], arg.shape[1] + 7)
+    wider = torch.zeros(arg.shape[0], arg.shape[1] + 7, dtype=arg.dtype)
     wider[:, : arg.shape[1]] = arg
     return wider[:, : arg.shape[1]]
 
@@ -182,14 +214,12 @@ def main(package: str) -> None:
     """Print the problems of each op that `package` has a kernel for."""
     torch.set_num_threads(1)
     options: dict[str, Any] = {"launcher": TritonLauncher()}
-    names = list(SAMPLES)
     if package == "kernels_ascend":
         from isoinfer.backends.ascend.soc import SOCS
 
-        options["soc"] = SOCS["910B"]
-        names.remove("logprobs")
+        options["soc"] = replace(SOCS["910B"], cube_cores=3, vector_cores=5)  # fewer run idle
     found = {}
-    for name in names:
+    for name in SAMPLES:
         module = importlib.import_module(f"isoinfer.{package}.{name}")
         found[name] = list(problems(name, partial(getattr(module, f"make_{name}"), **options)))
     print(json.dumps(found))

@@ -57,7 +57,9 @@ def test_decode_tiles_lie_in_one_block_and_are_all_listed(dtype: str) -> None:
 def test_prefill_tiles_lie_in_one_block_and_expect_what_the_chip_has(sm: int, dtype: str) -> None:
     listed = {case.key for case, _ in attention_prefill.cases(sm)}
     for head_dim in range(16, 257, 16):
-        desc = PrefillDesc(sm=sm, head_dim=head_dim, block_size=64, softcap=False, dtype=dtype)
+        desc = PrefillDesc(
+            sm=sm, head_dim=head_dim, block_size=64, softcap=False, ordered=head_dim % 32 == 0, dtype=dtype
+        )
         config = attention_prefill.pick_config(desc)
         assert config.block_m >= (attention_prefill.MAX_PLAIN_GROUP if dtype == "float32" else MAX_GROUP)
         assert 64 % config.block_s == 0

@@ -10,7 +10,7 @@ VENDOR = re.compile(
     r"(?<![a-z])(cuda|nvidia|triton|nccl|ascend|npu|hccl|rocm|amd|hip|intel|xpu)(?![a-z])", re.IGNORECASE
 )
 LIBRARIES = {"gguf", "jinja2", "numpy", "pydantic", "rich", "safetensors", "tokenizers", "torch", "typer"}
-SEAM = re.compile(r"isoinfer\.backends\.(interface|descriptor|evidence|registry\w*|ops(\.\w+)*)$")
+SEAM = re.compile(r"isoinfer\.backends\.(interface|simulated|descriptor|evidence|registry\w*|ops(\.\w+)*)$")
 
 
 def test_the_core_names_no_vendor(trees: dict[str, ast.Module]) -> None:

@@ -18,7 +18,7 @@ from isoinfer.backends.interface import (
     Backend,
     Capabilities,
     Event,
-    Executable,
+    Forward,
     Graph,
     Int32Array,
     KVCache,
@@ -95,7 +95,7 @@ class ToyBackend:
         """The inner backend's form, since its linear ops read it."""
         return self._inner.prepare_weight(role, tensor, quant)
 
-    def bind_model(self, spec: ModelSpec) -> Executable | None:
+    def bind_model(self, spec: ModelSpec) -> Forward | None:
         """The op path. The inner backend's answer would leave our op out."""
         return None
 
@@ -139,13 +139,13 @@ class ToyBackend:
         """How KV is laid out."""
         return self._inner.kv_layout(specs)
 
-    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> KVCache:
-        """KV of all layers."""
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> KVCache:
+        """KV of all groups."""
         return self._inner.allocate_kv(specs, num_blocks)
 
-    def copy_blocks(self, kv: KVCache, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
-        """Copy blocks on the device."""
-        self._inner.copy_blocks(kv, src_B, dst_B, stream)
+    def copy_blocks(self, kv: KVCache, group: int, src_B: Int32Array, dst_B: Int32Array, stream: Stream) -> None:
+        """Copy blocks of a group on the device."""
+        self._inner.copy_blocks(kv, group, src_B, dst_B, stream)
 
     def export_blocks(self, kv: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V on the host, `[B, S, K, D]` each."""
@@ -157,9 +157,9 @@ class ToyBackend:
         """The inverse of `export_blocks`."""
         self._inner.import_blocks(kv, layer, ids_B, k_BSKD, v_BSKD)
 
-    def discard_blocks(self, kv: KVCache, ids_B: Int32Array) -> None:
-        """These blocks are free."""
-        self._inner.discard_blocks(kv, ids_B)
+    def discard_blocks(self, kv: KVCache, group: int, ids_B: Int32Array) -> None:
+        """These blocks of a group are free."""
+        self._inner.discard_blocks(kv, group, ids_B)
 
     # attention
 

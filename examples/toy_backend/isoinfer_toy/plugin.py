@@ -18,7 +18,7 @@ def isoinfer_backend_descriptor() -> BackendDescriptor:
     return BackendDescriptor(
         name="toy",
         vendor="isoinfer examples",
-        api=(0, 2),
+        api=(0, 3),
         distribution="isoinfer-toy-backend",
         summary="the CPU backend with one op of its own",
     )

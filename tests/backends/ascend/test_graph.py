@@ -35,7 +35,7 @@ class Decode:
     def __init__(self, graph_capacity: int = 64) -> None:
         self.backend = emulated_ascend("910B", BackendConfig(), graph_capacity=graph_capacity).backend
         spec = KVSpec(name="full", layers=(0,), num_kv_heads=2, head_dim=64, dtype="bfloat16")
-        self.kv = self.backend.allocate_kv([spec], 4).layer(0)
+        self.kv = self.backend.allocate_kv([spec], [4]).layer(0)
         gen = torch.Generator().manual_seed(0)
         for side in (self.kv.k_BSKD, self.kv.v_BSKD):
             side.copy_(torch.randn(side.shape, generator=gen))

@@ -22,7 +22,7 @@ def ids(*blocks: int) -> np.ndarray:
 
 
 def random_kv(backend: Any, specs: list[KVSpec], num_blocks: int) -> Any:
-    cache = backend.allocate_kv(specs, num_blocks)
+    cache = backend.allocate_kv(specs, [num_blocks] * len(specs))
     for one in specs:
         for layer in one.layers:
             shape = (num_blocks, 16, one.num_kv_heads, one.head_dim)
@@ -30,21 +30,23 @@ def random_kv(backend: Any, specs: list[KVSpec], num_blocks: int) -> Any:
     return cache
 
 
-def test_layout_counts_every_layer_of_every_spec(open_backend: Any) -> None:
-    layout = open_backend().kv_layout([spec("a", (0, 2), 2, 64, "bfloat16"), spec("b", (1,), 1, 32)])
+def test_layout_counts_every_layer_of_a_group_and_each_group_has_blocks_of_its_own(open_backend: Any) -> None:
+    specs = [spec("a", (0, 2), 2, 64, "bfloat16"), spec("b", (1,), 1, 32)]
+    layout = open_backend().kv_layout(specs)
     assert layout.block_size == 16
-    assert layout.bytes_per_block == 2 * 2 * 2 * 64 * 16 * 2 + 2 * 1 * 32 * 16 * 4
-    cache = open_backend().allocate_kv([spec("a", (0, 2), 2, 64, "bfloat16"), spec("b", (1,), 1, 32)], 3)
-    held = sum(cache.layer(i).k_BKDSp.nbytes + cache.layer(i).v_BKSD.nbytes for i in range(3))
-    assert held == 3 * layout.bytes_per_block
-    assert cache.num_blocks == 3
+    assert layout.bytes_per_block == (2 * 2 * 2 * 64 * 16 * 2, 2 * 1 * 32 * 16 * 4)
+    cache = open_backend().allocate_kv(specs, [3, 7])
+    held = [cache.layer(i).k_BKDSp.nbytes + cache.layer(i).v_BKSD.nbytes for i in range(3)]
+    assert (held[0] + held[2], held[1]) == (3 * layout.bytes_per_block[0], 7 * layout.bytes_per_block[1])
+    with pytest.raises(ValueError, match="shorter"):
+        open_backend().allocate_kv(specs, [3])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("heads", "dim"), [(1, 16), (3, 40), (2, 64)])
 def test_export_gives_what_import_took(open_backend: Any, dtype: str, heads: int, dim: int) -> None:
     backend = open_backend()
-    cache = backend.allocate_kv([spec("a", (5,), heads, dim, dtype)], 6)
+    cache = backend.allocate_kv([spec("a", (5,), heads, dim, dtype)], [6])
     k, v = (torch.randn(3, 16, heads, dim).to(getattr(torch, dtype)) for _ in "kv")
     backend.import_blocks(cache, 5, ids(4, 0, 2), k, v)
     k_out, v_out = backend.export_blocks(cache, 5, ids(2, 4, 0))
@@ -74,18 +76,29 @@ def test_writes_land_where_export_finds_them(open_backend: Any, need_bfloat16: N
 
 
 @pytest.mark.parametrize("stream", ["inline", "thread"])
-def test_copies_stay_within_their_blocks_in_every_layer(open_backend: Any, stream: str) -> None:
+def test_copies_stay_within_their_blocks_and_their_group(open_backend: Any, stream: str) -> None:
     backend = open_backend(stream=stream)
     cache = random_kv(backend, [spec("a", (0, 1), 2, 16), spec("b", (2,), 1, 32, "bfloat16")], 5)
     everything = ids(0, 1, 2, 3, 4)
     before = [backend.export_blocks(cache, layer, everything) for layer in range(3)]
     queue, event = backend.stream(), backend.event()
-    backend.copy_blocks(cache, ids(3, 0), ids(1, 4), queue)
+    backend.copy_blocks(cache, 0, ids(3, 0), ids(1, 4), queue)
+    backend.copy_blocks(cache, 1, ids(2), ids(0), queue)
     event.record(queue)
     event.synchronize()
-    for layer in range(3):
+    for layer, now in enumerate([[0, 3, 2, 3, 0], [0, 3, 2, 3, 0], [2, 1, 2, 3, 4]]):
         for old, new in zip(before[layer], backend.export_blocks(cache, layer, everything), strict=True):
-            assert torch.equal(new, old[[0, 3, 2, 3, 0]])
+            assert torch.equal(new, old[now])
+
+
+def test_discarding_leaves_every_other_block_alone(open_backend: Any) -> None:
+    backend = open_backend()
+    cache = random_kv(backend, [spec("a", (0,), 2, 16), spec("b", (1,), 1, 32)], 3)
+    kept = [(0, ids(0, 2)), (1, ids(0, 1, 2))]
+    before = [backend.export_blocks(cache, layer, blocks) for layer, blocks in kept]
+    backend.discard_blocks(cache, 0, ids(1))
+    for (layer, blocks), old in zip(kept, before, strict=True):
+        assert all(map(torch.equal, old, backend.export_blocks(cache, layer, blocks)))
 
 
 def test_a_plan_has_row_offsets_and_contiguous_tables(open_backend: Any) -> None:
@@ -121,4 +134,4 @@ def test_exact_host_lengths_that_are_absent_cannot_be_read() -> None:
 
 def test_bfloat16_keys_need_an_even_head_dim() -> None:
     with pytest.raises(AssertionError):
-        cpu_kv.allocate([spec("a", (0,), 1, 15, "bfloat16")], 2)
+        cpu_kv.allocate([spec("a", (0,), 1, 15, "bfloat16")], [2])

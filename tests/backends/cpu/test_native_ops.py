@@ -90,7 +90,7 @@ class Attention:
         self.fn = backend.bind(PAGED_ATTENTION, static)
         heads, dim = static.num_kv_heads, static.head_dim
         specs = [KVSpec(name="full", layers=(0,), num_kv_heads=heads, head_dim=dim, dtype=dtype)]
-        self.kv = backend.allocate_kv(specs, 12)
+        self.kv = backend.allocate_kv(specs, [12])
         k, v = (torch.randn(12, 16, heads, dim) for _ in "kv")
         backend.import_blocks(self.kv, 0, np.arange(12, dtype=np.int32), k, v)
         self.table_RB = torch.randperm(11).to(torch.int32)[None, :10] + 1

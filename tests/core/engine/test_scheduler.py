@@ -25,6 +25,7 @@ class Job:
     prompt: tuple[int, ...]
     sampling: CoreSampling
     abort_at: int
+    priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,11 @@ class Load:
     max_num_seqs: int
     budget: int
     fail_at: frozenset[int]
+    depth: int
+    num_drafts: int
+    windows: tuple[int | None, ...]
+    policy: str
+    threshold: int
 
 
 @st.composite
@@ -50,12 +56,14 @@ def jobs(draw: st.DrawFn) -> Job:
         num_logprobs=draw(st.sampled_from([-1, 0, 2])),
         num_prompt_logprobs=draw(st.sampled_from([-1, -1, 0, 1])),
     )
-    prompt = draw(st.lists(st.integers(0, 60), min_size=1, max_size=MAX_LEN - 20))
+    shared = draw(st.sampled_from([0, 0, 5, 17]))  # some prompts begin alike
+    prompt = [*range(shared), *draw(st.lists(st.integers(0, 60), min_size=1, max_size=MAX_LEN - 20 - shared))]
     return Job(
         arrival=draw(st.integers(0, 12)),
         prompt=tuple(prompt),
         sampling=sampling,
         abort_at=draw(st.sampled_from([-1, -1, -1, 0, 3, 9])),
+        priority=draw(st.integers(0, 2)),
     )
 
 
@@ -72,6 +80,11 @@ def loads(draw: st.DrawFn) -> Load:
         max_num_seqs=draw(st.integers(1, 5)),
         budget=draw(st.integers(1, 24)),
         fail_at=frozenset(draw(st.lists(st.integers(1, 20), max_size=2))),
+        depth=draw(st.integers(1, 2)),
+        num_drafts=draw(st.sampled_from([0, 0, 1, 3])),
+        windows=draw(st.sampled_from([(None,), (None, 3), (None, 9, 20)])),
+        policy=draw(st.sampled_from(["fcfs", "fcfs", "priority", "lpm", "two-phase"])),
+        threshold=draw(st.sampled_from([0, 0, 2])),
     )
 
 
@@ -84,13 +97,20 @@ def play(fake: SimpleNamespace, load: Load) -> Any:
         max_num_batched_tokens=load.budget,
         max_model_len=MAX_LEN,
         fail_at=load.fail_at,
+        depth=load.depth,
+        num_drafts=load.num_drafts,
+        windows=load.windows,
+        scheduling_policy=load.policy,
+        long_prefill_token_threshold=load.threshold,
     )
-    # The oldest request computes at least one token in every step.
-    bound = 13 + sum(len(job.prompt) + job.sampling.max_tokens for job in load.jobs)
+    # The first request computes at least one token in every step, or at depth 2 in every second one when KV is
+    # short; one that goes before it may make it start again, and a step of prefill may come between.
+    work = sum(len(job.prompt) + job.sampling.max_tokens for job in load.jobs)
+    bound = 13 + work * load.depth * (2 if load.policy == "two-phase" else 1) * (3 if load.policy == "priority" else 1)
     for step in range(bound):
         for index, job in enumerate(load.jobs):
             if job.arrival == step:
-                core.add(f"job-{index}", job.prompt, **_fields(job.sampling))
+                core.add(f"job-{index}", job.prompt, priority=job.priority, **_fields(job.sampling))
             if job.abort_at == step:
                 core.take(core.engine.abort(_abort(f"job-{index}")))
         core.step()
@@ -133,7 +153,8 @@ def check_logprobs(fake: SimpleNamespace, job: Job, updates: list[Any], output: 
     expected = [fake.logprob_of(history[: size + i], token) for i, token in enumerate(output)]
     assert own == (expected if job.sampling.num_logprobs >= 0 else [])
     wide = [u.logprobs.top_ids_TX.shape for u in updates if u.logprobs is not None]
-    assert wide == [(1, job.sampling.num_logprobs)] * len(own)
+    assert all(shape[1] == job.sampling.num_logprobs for shape in wide)
+    assert sum(shape[0] for shape in wide) == len(own)
     prompt: list[float] = []
     for update in updates:
         if update.prompt_logprobs is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from isoinfer.backends.interface import AttentionBatch
 from isoinfer.backends.ops.kv import CanonicalKV
 from isoinfer.layers.attention import Attention, AttentionConfig
-from isoinfer.layers.batch import ForwardBatch
+from isoinfer.layers.batch import ForwardBatch, GroupInputs
 
 Make = Callable[..., Any]
 HIDDEN, HEADS, KV_HEADS, DIM, TOKENS = 12, 4, 2, 8, 3
@@ -25,6 +26,7 @@ def config(**changes: Any) -> AttentionConfig:
         "num_kv_heads": KV_HEADS,
         "head_dim": DIM,
         "rotary_dim": DIM,
+        "kv_group": 0,
         "window": None,
         "qkv_bias": False,
         "o_bias": False,
@@ -60,9 +62,8 @@ def batch() -> ForwardBatch:
         maybe_kv_len_host_R=lengths,
     )
     positions_T = torch.arange(TOKENS, dtype=torch.int32)
-    return ForwardBatch(
-        token_ids_T=positions_T, positions_T=positions_T, slots_T=positions_T + 4, plan=plan, num_tokens=TOKENS
-    )
+    group = GroupInputs(slots_T=positions_T + 4, plan=plan)
+    return ForwardBatch(token_ids_T=positions_T, positions_T=positions_T, groups=(group,), num_tokens=TOKENS)
 
 
 @pytest.fixture
@@ -87,6 +88,18 @@ def test_equals_plain_attention(
     torch.testing.assert_close(out_TH, plain.transpose(0, 1).flatten(-2) @ tensors["a.o"].T, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(kv.v_BSKD[1, :TOKENS], v.transpose(0, 1))
     assert not kv.k_BSKD[0].any()
+
+
+def test_slots_and_plan_are_those_of_its_kv_group(
+    make_parts: Make, randn: Make, tensors: Any, batch: ForwardBatch, kv: CanonicalKV, no_rope: torch.Tensor
+) -> None:
+    x_TH = randn(TOKENS, HIDDEN)
+    expected_TH = Attention(make_parts(tensors), "a", config(), no_rope)(x_TH, batch, kv)
+    layer = Attention(make_parts(tensors), "a", config(kv_group=1), no_rope)
+    moved = replace(batch.groups[0].plan, block_table_RB=torch.tensor([[0]], dtype=torch.int32))
+    second = GroupInputs(slots_T=batch.positions_T, plan=moved)
+    assert torch.equal(layer(x_TH, replace(batch, groups=(batch.groups[0], second)), kv), expected_TH)
+    assert torch.equal(kv.k_BSKD[0], kv.k_BSKD[1])
 
 
 def test_q_k_v_are_views_of_the_merged_projection(

@@ -21,7 +21,7 @@ from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.backends.interface import AttentionBatch, AttentionPlan, KVSpec
 from isoinfer.backends.ops.kv import CanonicalKV
 from isoinfer.backends.ops.linear import DenseWeight, quantize_int8
-from isoinfer.layers.batch import ForwardBatch
+from isoinfer.layers.batch import ForwardBatch, GroupInputs
 from isoinfer.models.registry import resolve
 from isoinfer.weights.loader import load_weights
 from isoinfer.weights.open import open_checkpoint
@@ -93,11 +93,10 @@ class Case:
 class ReferenceKV:
     """Canonical KV of every layer, filled with NaN: reading what was never written shows."""
 
-    def __init__(self, specs: Sequence[KVSpec], num_blocks: int, block_size: int) -> None:
-        self.num_blocks = num_blocks
+    def __init__(self, specs: Sequence[KVSpec], num_blocks: Sequence[int], block_size: int) -> None:
         self._layers: dict[int, CanonicalKV] = {}
-        for spec in specs:
-            shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
+        for spec, count in zip(specs, num_blocks, strict=True):
+            shape = (count, block_size, spec.num_kv_heads, spec.head_dim)
             for layer in spec.layers:
                 k, v = (torch.full(shape, float("nan"), dtype=getattr(torch, spec.dtype)) for _ in "kv")
                 self._layers[layer] = CanonicalKV(k_BSKD=k, v_BSKD=v)
@@ -121,8 +120,11 @@ class ReferenceBinder:
             return tensor
         return DenseWeight(tensor) if quant is None else quantize_int8(tensor)
 
-    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: int) -> ReferenceKV:
+    def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> ReferenceKV:
         return ReferenceKV(specs, num_blocks, self.block_size(specs))
+
+    def poison(self, kv: ReferenceKV, layer: int, ids_B: np.ndarray) -> None:
+        kv.layer(layer).k_BSKD[ids_B] = kv.layer(layer).v_BSKD[ids_B] = float("nan")
 
     def plan(self, batch: AttentionBatch) -> AttentionBatch:
         return batch
@@ -138,6 +140,10 @@ class BackendBinder:
         self.backend = backend
         self.bind, self.prepare = backend.bind, backend.prepare_weight
         self.allocate_kv = backend.allocate_kv
+
+    def poison(self, kv: Any, layer: int, ids_B: np.ndarray) -> None:
+        sides = self.backend.export_blocks(kv, layer, ids_B)
+        self.backend.import_blocks(kv, layer, ids_B, *(torch.full_like(side, float("nan")) for side in sides))
 
     def block_size(self, specs: Sequence[KVSpec]) -> int:
         size: int = self.backend.kv_layout(specs).block_size
@@ -158,8 +164,42 @@ class BackendBinder:
         return placed
 
 
+class GroupBlocks:
+    """One KV group's blocks: a shuffled pool, a table row for each sequence, and what the window leaves goes back.
+
+    Block `nobody` stands in the table wherever a sequence has no block (yet, or any more).
+    """
+
+    def __init__(self, spec: KVSpec, num_sequences: int, width: int, block_size: int, seed: int) -> None:
+        self.spec, self.size = spec, block_size
+        self.num_blocks = num_sequences * width + 1 + seed
+        self.nobody, *self.free = np.random.default_rng(seed).permutation(self.num_blocks).tolist()
+        self.table_RB = np.full((num_sequences, width), self.nobody, dtype=np.int32)
+
+    def extend(self, row: int, start: int, end: int) -> None:
+        """Blocks for the positions from `start` to `end`."""
+        for column in range(-(-start // self.size), -(-end // self.size)):
+            self.table_RB[row, column] = self.free.pop()
+
+    def give_back(self, row: int, length: int) -> np.ndarray:
+        """The blocks that no token from position `length` on sees; the next `extend` takes them first."""
+        columns = 0 if self.spec.window is None else max(0, length - self.spec.window + 1) // self.size
+        ids_B = self.table_RB[row, :columns]
+        ids_B = ids_B[ids_B != self.nobody]
+        self.table_RB[row, :columns] = self.nobody
+        self.free += ids_B.tolist()
+        return ids_B
+
+    def held(self, row: int) -> int:
+        return int((self.table_RB[row] != self.nobody).sum())
+
+    def slots(self, owners: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        slots: np.ndarray = self.table_RB[owners, positions // self.size] * self.size + positions % self.size
+        return slots
+
+
 class Session:
-    """A built model with a KV cache in which sequence i owns every n-th block of a shuffled pool."""
+    """A built model with a KV cache whose groups hand out blocks on their own. Blocks of nobody are NaN."""
 
     def __init__(
         self, binder: Any, path: Path, num_sequences: int, dtype: str = "float32", quant: str | None = None
@@ -171,9 +211,10 @@ class Session:
         self.size = binder.block_size(specs)
         self.forward = self.model.build(binder.bind, weights, dtype, self.size, max_positions, binder.place, quant)
         width = -(-max_positions // self.size)
-        pool = np.random.default_rng(0).permutation(num_sequences * width).astype(np.int32)
-        self.tables_RB = pool.reshape(width, num_sequences).T.copy()
-        self.kv = binder.allocate_kv(specs, num_sequences * width)
+        self.groups = [GroupBlocks(spec, num_sequences, width, self.size, seed) for seed, spec in enumerate(specs)]
+        self.kv = binder.allocate_kv(specs, [group.num_blocks for group in self.groups])
+        for group in self.groups:
+            self._poison(group, np.arange(group.num_blocks, dtype=np.int32))
         self.lengths = [0] * num_sequences
 
     def step(self, chunks: Mapping[int, Sequence[int]]) -> list[torch.Tensor]:
@@ -183,27 +224,40 @@ class Session:
         query = np.array([len(chunks[row]) for row in rows], dtype=np.int32)
         positions = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, query, strict=True)])
         owners = np.repeat(np.array(rows), query)
-        slots = self.tables_RB[owners, positions // self.size] * self.size + positions % self.size
-        for row, count in zip(rows, query, strict=True):
+        for row, start, count in zip(rows, starts, query, strict=True):
             self.lengths[row] += int(count)
+            for group in self.groups:
+                group.extend(row, start, self.lengths[row])
         batch = ForwardBatch(
             token_ids_T=self._int32(ids),
             positions_T=self._int32(positions),
-            slots_T=self._int32(slots),
-            plan=self.binder.plan(self._attention(rows, query)),
+            groups=tuple(
+                GroupInputs(
+                    slots_T=self._int32(group.slots(owners, positions)),
+                    plan=self.binder.plan(self._attention(rows, query, group)),
+                )
+                for group in self.groups
+            ),
             num_tokens=len(ids),
         )
         logits_TV = self.forward.logits(self.forward.hidden(batch, self.kv))
         assert logits_TV.dtype == torch.float32
+        for group in self.groups:
+            for row in rows:
+                self._poison(group, group.give_back(row, self.lengths[row]))
         return list(logits_TV.split(query.tolist()))
 
-    def _attention(self, rows: list[int], query: np.ndarray) -> AttentionBatch:
+    def _poison(self, group: GroupBlocks, ids_B: np.ndarray) -> None:
+        for layer in group.spec.layers if ids_B.size else ():
+            self.binder.poison(self.kv, layer, ids_B)
+
+    def _attention(self, rows: list[int], query: np.ndarray, group: GroupBlocks) -> AttentionBatch:
         lengths = np.array([self.lengths[row] for row in rows], dtype=np.int32)
         return AttentionBatch(
             query_len_R=query,
             kv_len_upper_R=lengths,
             kv_len_device_R=self._int32(lengths),
-            block_table_RB=self._int32(self.tables_RB[rows]),
+            block_table_RB=self._int32(group.table_RB[rows]),
             block_size=self.size,
             maybe_kv_len_host_R=lengths,
         )

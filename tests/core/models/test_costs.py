@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isoinfer.models.costs import active_parameters, bytes_per_token, flops_per_token
+from isoinfer.models.costs import active_parameters, bytes_per_token, flops_per_token, weight_bytes
 from isoinfer.models.registry import resolve
 from isoinfer.weights.open import open_checkpoint
 
@@ -22,5 +22,7 @@ def test_active_parameters_are_the_matrices_less_the_experts_not_chosen(case: An
     look_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     assert active_parameters(config) == matrices - look_up - idle
     assert flops_per_token(config) == 2 * active_parameters(config)
-    moved = active_parameters(config) + config.hidden_size + 2 * config.num_layers * config.kv_size
-    assert bytes_per_token(config, "bfloat16") == 2 * moved
+    assert weight_bytes(config, "bfloat16") == 2 * (active_parameters(config) + config.hidden_size)
+    assert bytes_per_token(config, "float32") == 2 * weight_bytes(config, "bfloat16") + 4 * (
+        2 * config.num_layers * config.kv_size
+    )

@@ -39,6 +39,17 @@ def test_ragged_rows_in_one_batch(case: Any, open_session: Open) -> None:
     assert_close(torch.cat(parts[1]), case.logits(OTHER))
 
 
+def test_a_window_group_holds_no_more_than_its_window_and_a_full_group_everything(open_session: Open) -> None:
+    """What goes back is made NaN and handed out again, so the tests above show that nobody reads it."""
+    session = open_session(1)
+    for token in PROMPT:
+        session.step({0: [token]})
+        for group in session.groups:
+            length, window = session.lengths[0], group.spec.window
+            first = 0 if window is None else max(0, length - window + 1)
+            assert group.held(0) == len({position // session.size for position in range(first, length)})
+
+
 @pytest.mark.parametrize(("dtype", "quant", "limit"), [("bfloat16", None, 0.04), ("float32", "int8", 0.1)])
 def test_low_precision_stays_near(case: Any, open_session: Open, dtype: str, quant: str | None, limit: float) -> None:
     (ours_TV,) = open_session(1, dtype, quant).step({0: PROMPT})

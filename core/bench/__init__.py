@@ -1,0 +1,1 @@
+"""Offline throughput of an engine: request mixes, measuring, and planning on a simulated device."""

@@ -1,0 +1,80 @@
+"""Writes the rows of a step as a StepPlan. For rows that only decode everything is a few array operations.
+
+Suffixes: R rows, T tokens of the step, C columns: the tokens of the widest decoding row, Q prompt places.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isoinfer.engine.messages import Int32Array
+from isoinfer.engine.plan import FRESH, StepPlan
+from isoinfer.engine.prompt_places import prompt_places
+from isoinfer.engine.row_choice import StepRows
+from isoinfer.engine.slot_table import SlotTable
+from isoinfer.kv.manager import KVManager
+
+NO_PREDICTION: Int32Array = np.zeros((0, 0), dtype=np.int32)
+
+
+class PlanBuilder:
+    """Makes plans, and notes in the table that they are in flight."""
+
+    def __init__(self, table: SlotTable, kv: KVManager) -> None:
+        self._table, self._kv = table, kv
+
+    def build(self, step_id: int, rows: StepRows) -> StepPlan:
+        """The plan of `rows`, which are in flight from now on."""
+        table = self._table
+        slot_R = np.array(rows.slots, dtype=np.int32)
+        count_R = np.array(rows.counts, dtype=np.int32)
+        drafts_R = np.array(rows.drafts, dtype=np.int32)
+        start_R = table.scheduled_S[slot_R]
+        outputs_R = table.outputs_S[slot_R]
+        is_remapped_R = outputs_R > 0
+        samples_R = start_R + count_R == table.known_S[slot_R] + outputs_R + drafts_R
+        plan = StepPlan(
+            step_id=step_id,
+            request_R=table.number_S[slot_R],
+            epoch_R=table.epoch_S[slot_R],
+            slot_R=slot_R,
+            start_R=start_R,
+            uncertain_R=np.maximum(outputs_R - 1, 0),
+            query_len_R=count_R,
+            num_drafts_R=drafts_R,
+            samples_R=samples_R,
+            remap_R=np.where(is_remapped_R, table.row_S[slot_R], FRESH).astype(np.int32),
+            block_tables=tuple(self._kv.tables(group, slot_R) for group in range(self._kv.num_groups)),
+            token_ids_T=self._tokens(slot_R, start_R, count_R, drafts_R, is_remapped_R),
+            predicted_RX=NO_PREDICTION,
+            **self._prompt_places(slot_R, start_R, count_R),
+        )
+        assert (table.last_step_S[slot_R[is_remapped_R]] == step_id - 1).all(), "a token of an older step is lost"
+        table.submit(slot_R, count_R, np.where(samples_R, drafts_R + 1, 0).astype(np.int32), step_id)
+        return plan
+
+    def _tokens(
+        self, slot_R: Int32Array, start_R: Int32Array, count_R: Int32Array, drafts_R: Int32Array, is_remapped_R: Any
+    ) -> Int32Array:
+        """Every row's tokens one after another; 0 where they are still on the device."""
+        tokens_SL = self._table.tokens_SL
+        first_R: Int32Array = np.where(is_remapped_R, 0, tokens_SL[slot_R, start_R]).astype(np.int32)
+        if int(count_R.max()) == 1:
+            return first_R
+        parts: list[Int32Array] = []
+        drafts_SK = self._table.drafts_SK
+        for r, (slot, start, count, drafts) in enumerate(
+            zip(slot_R.tolist(), start_R.tolist(), count_R.tolist(), drafts_R.tolist(), strict=True)
+        ):
+            if count == 1:
+                parts.append(first_R[r : r + 1])
+            elif is_remapped_R[r]:
+                parts.append(np.zeros(count, dtype=np.int32))
+            else:
+                parts += [tokens_SL[slot, start : start + count - drafts], drafts_SK[slot, :drafts]]
+        return np.concatenate(parts)
+
+    def _prompt_places(self, slot_R: Int32Array, start_R: Int32Array, count_R: Int32Array) -> dict[str, Any]:
+        return prompt_places(self._table, slot_R, start_R, count_R)
