@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.errors import UserError
+from isoinfer.speculation.config import SpeculativeConfig
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend
@@ -68,7 +69,7 @@ class SchedulerConfig:
 class EngineConfig:
     """Everything that makes an engine. `max_model_len`: None = the model's own limit, as far as KV allows.
 
-    `enforce_eager`: no captured graphs, even where the backend has them.
+    `enforce_eager`: no captured graphs, even where the backend has them. `speculative`: drafts to be verified.
     """
 
     model: str
@@ -77,6 +78,7 @@ class EngineConfig:
     quantization: str | None = None
     max_model_len: int | None = None
     enforce_eager: bool = False
+    speculative: SpeculativeConfig | None = None
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 

@@ -122,6 +122,8 @@ def paged_attention_kernel(
     num_heads = num_kv_heads * group
     kv_stride = num_kv_heads * head_dim
     out_stride = num_heads * head_dim
+    inside_D = d < head_dim
+    at_SD = s[:, None] * kv_stride + d[None, :]
     cores = tl.num_programs(0)
     items = 0  # those of the rows before this one
     for row in range(num_rows):
@@ -139,7 +141,7 @@ def paged_attention_kernel(
             out_step = tl.where(one, head_dim, out_stride)
             position_M = past + first + m * tl.where(one, 0, 1)
             end = past + tl.minimum(first + BLOCK_M, q_len)
-            inside_MD = (m < size)[:, None] & (d < head_dim)[None, :]
+            inside_MD = (m < size)[:, None] & inside_D[None, :]
             q = q_ptr + (token + first) * q_stride + head * head_dim
             q_MD = tl.load(q + m[:, None] * q_step + d[None, :], mask=inside_MD, other=0.0)
             best_M = tl.full([BLOCK_M], HIDDEN, tl.float32)
@@ -154,8 +156,7 @@ def paged_attention_kernel(
                 block = tl.load(table_ptr + table_stride.to(tl.int64) * row + key // BLOCK_SIZE).to(tl.int64)
                 base = (block * BLOCK_SIZE + key % BLOCK_SIZE) * kv_stride + kv_head * head_dim
                 # what the row does not own may hold NaN: it is not loaded. Keys before the window are its own
-                inside_SD = (key + s < end)[:, None] & (d < head_dim)[None, :]
-                at_SD = s[:, None] * kv_stride + d[None, :]
+                inside_SD = (key + s < end)[:, None] & inside_D[None, :]
                 k_SD = tl.load(k_ptr + base + at_SD, mask=inside_SD, other=0.0)
                 s_MS = tl.dot(q_MD, tl.trans(k_SD), input_precision="ieee")
                 s_MS = scaled_scores(s_MS, scale, softcap, SOFTCAP)

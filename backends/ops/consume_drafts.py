@@ -28,11 +28,13 @@ def consume_drafts_reference(
     count_G: torch.Tensor,
     token_GJ: torch.Tensor,
     accepted_G: torch.Tensor,
+    own_GK: torch.Tensor,
+    own_found_G: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The first count_G[g] tokens of predicted_GW[g] were predicted to follow the context of the round before.
 
     If the accepted_G[g] + 1 tokens that the round emitted are the first of them, the drafts are the next ones, up to
-    K: found_G[g] many, then 0. Otherwise there are none.
+    K: found_G[g] many, then 0. Where that leaves none, they are the device's own: own_GK[g] and own_found_G[g].
     """
     width = predicted_GW.shape[1]
     emitted_G1 = accepted_G[:, None] + 1
@@ -42,11 +44,16 @@ def consume_drafts_reference(
     left_G = torch.where(holds_G, (count_G - emitted_G1[:, 0]).clamp(0, static.num_drafts), 0)
     index_1K = torch.arange(static.num_drafts, dtype=torch.int32, device=token_GJ.device)[None, :]
     next_GK = predicted_GW.gather(1, (emitted_G1 + index_1K).clamp(max=width - 1).long())
-    return torch.where(index_1K < left_G[:, None], next_GK, 0), left_G
+    draft_GK = torch.where(index_1K < left_G[:, None], next_GK, 0)
+    return torch.where(left_G[:, None] > 0, draft_GK, own_GK), torch.where(left_G > 0, left_G, own_found_G)
 
 
 def _samples(dtype: torch.dtype, seed: int) -> Iterator[Sample]:
     gen = torch.Generator().manual_seed(seed)
+
+    def random(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(0, high, shape, generator=gen, dtype=torch.int32)
+
     for label, K, W, rows, vocab in (
         ("one", 3, 7, 1, 2),
         ("usual", 5, 11, 40, 3),
@@ -54,21 +61,22 @@ def _samples(dtype: torch.dtype, seed: int) -> Iterator[Sample]:
         ("one-draft", 1, 3, 20, 2),
         ("many", 2, 5, 300, 2),
     ):
-        predicted = torch.randint(0, vocab, (rows, W), generator=gen, dtype=torch.int32)
-        count = torch.randint(0, W + 1, (rows,), generator=gen, dtype=torch.int32)
+        predicted, count, accepted = random(vocab, rows, W), random(W + 1, rows), random(K + 1, rows)
         count[0] = W
-        accepted = torch.randint(0, K + 1, (rows,), generator=gen, dtype=torch.int32)
-        token = torch.randint(0, vocab, (rows, K + 1), generator=gen, dtype=torch.int32)
+        token = random(vocab, rows, K + 1)
         shared = min(W, K + 1)
         token[::2, :shared] = predicted[::2, :shared]  # half of the rows go on as predicted
         token[torch.arange(K + 1)[None, :] > accepted[:, None]] = 0
-        yield Sample(label=label, static=ConsumeSpec(num_drafts=K), args=(predicted, count, token, accepted))
+        args = (predicted, count, token, accepted, random(50_000, rows, K), random(K + 1, rows))
+        yield Sample(label=label, static=ConsumeSpec(num_drafts=K), args=args)
 
 
 CONSUME_DRAFTS = OpSpec(
     name="consume_drafts",
     family="propose",
-    signature="consume_drafts(predicted_GW, count_G, token_GJ, accepted_G) -> (draft_GK, found_G)",
+    signature=(
+        "consume_drafts(predicted_GW, count_G, token_GJ, accepted_G, own_GK, own_found_G) -> (draft_GK, found_G)"
+    ),
     static_type=ConsumeSpec,
     reference=consume_drafts_reference,
     samples=_samples,

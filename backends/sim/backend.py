@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from isoinfer.backends.cpu.runtime import RecordedGraph
 from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
 from isoinfer.backends.interface import (
     AttentionBatch,
@@ -37,6 +38,9 @@ from isoinfer.backends.simulated import SimulatedTimes
 from isoinfer.errors import BackendError
 
 PLAIN_MEMORY = 4 << 30
+DTYPES = ("bfloat16", "float16", "float32")
+"""Nothing is computed in them: they say how large the model's weights and KV would be."""
+GRAPH_LIMIT = 64
 KV_SHARE = 0.9
 """Of the memory that weights leave, what KV may take."""
 GARBAGE = {torch.int32: 0x7B7B7B7B, torch.int64: 0x7B7B7B7B7B7B7B7B}
@@ -55,12 +59,13 @@ class SimBackend:
         self._chip = CHIPS.get(device.id)
         self._device = SimDevice(self._options, _cost(self._options, self._chip))
         self.capabilities = Capabilities(
-            dtypes=("float32",),
-            default_dtype="float32",
+            dtypes=DTYPES,
+            default_dtype=DTYPES[0] if config.dtype == "auto" else config.dtype,
             kernel_block_sizes=(self._options.block_size,),
             host_lengths=self._options.host_lengths,
             max_in_flight=self._options.max_in_flight,
             overlap_pays=self._options.overlap_pays,
+            graph_limit=GRAPH_LIMIT if self._options.graphs else 0,
             bitwise_deterministic=True,
         )
         self._providers = SimProviders(self.bind)
@@ -116,8 +121,8 @@ class SimBackend:
         return MemoryInfo(total=total, free=total, kv_default=int(total * KV_SHARE))
 
     def capture(self, fn: Callable[..., None], *args: Any, host_params: Sequence[str] = ()) -> Graph:
-        """There are no graphs here, and `graph_limit` says so."""
-        raise AssertionError("graph_limit is 0")
+        """The callable, run again at each replay."""
+        return RecordedGraph(fn, args, frozenset(host_params))
 
     # ops
 
@@ -141,7 +146,7 @@ class SimBackend:
 
     def kv_layout(self, specs: Sequence[KVSpec]) -> KVLayout:
         """Blocks of the size that was chosen, with the bytes that the real model's would have."""
-        return sim_kv.layout(specs, self._options.block_size)
+        return sim_kv.layout(specs, self._options.block_size, num_scratch_blocks=int(self._options.graphs))
 
     def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> sim_kv.SimKVCache:
         """A word for every slot."""
@@ -181,8 +186,8 @@ class SimBackend:
 def _check(config: BackendConfig) -> None:
     if config.assume is not None:
         raise BackendError(f"the sim backend assumes nothing; name the chip as its device: sim:{config.assume}")
-    if config.dtype not in ("auto", "float32"):
-        raise BackendError(f"the sim backend computes no {config.dtype}; leave --dtype out")
+    if config.dtype not in ("auto", *DTYPES):
+        raise BackendError(f"the sim backend counts bytes of {', '.join(DTYPES)}, not of {config.dtype}")
 
 
 def _cost(options: SimOptions, chip: Chip | None) -> Cost:

@@ -21,23 +21,24 @@ class Clock(Protocol):
         """The host does nothing until then."""
 
     def leave_out(self, seconds: float) -> None:
-        """So much real time went into computing the device's results."""
+        """So much of the host's thread went into computing the device's results."""
 
     def settle_round(self) -> None:
         """The host has waited for another round."""
 
 
 class VirtualClock:
-    """Waiting costs nothing. The host's own time is what it really takes, or `host_us` for each round."""
+    """Waiting costs nothing. The host's own time is what its thread takes of a processor, so that other work on
+    the machine does not count, or `host_us` for each round."""
 
     def __init__(self, host_us: float | None = None) -> None:
         self._host_us = host_us
-        self._offset = 0.0 if host_us is not None else -time.perf_counter()
+        self._offset = 0.0 if host_us is not None else -time.thread_time()
         self.waited = 0.0
 
     def now(self) -> float:
-        """Real time, less what was left out, plus what was waited."""
-        return self._offset if self._host_us is not None else time.perf_counter() + self._offset
+        """The thread's time, less what was left out, plus what was waited."""
+        return self._offset if self._host_us is not None else time.thread_time() + self._offset
 
     def wait_until(self, moment: float) -> None:
         """Jump there."""

@@ -58,8 +58,8 @@ class SimAttentionPlan:
 
     @property
     def host_params(self) -> dict[str, Any]:
-        """Nothing that a graph would have to be told."""
-        return {}
+        """Exact lengths, where attention needs them: a graph is replayed with those of the step."""
+        return {} if self.maybe_kv_len_host_R is None else {"kv_len_host_R": self.maybe_kv_len_host_R}
 
 
 def own(kv: KVCache) -> SimKVCache:
@@ -68,9 +68,13 @@ def own(kv: KVCache) -> SimKVCache:
     return kv
 
 
-def layout(specs: Sequence[KVSpec], block_size: int) -> KVLayout:
+def layout(specs: Sequence[KVSpec], block_size: int, num_scratch_blocks: int) -> KVLayout:
     """The sizes that the real model's K and V would have."""
-    return KVLayout(block_size=block_size, bytes_per_block=tuple(block_size * bytes_per_token(spec) for spec in specs))
+    return KVLayout(
+        block_size=block_size,
+        bytes_per_block=tuple(block_size * bytes_per_token(spec) for spec in specs),
+        num_scratch_blocks=num_scratch_blocks,
+    )
 
 
 def bytes_per_token(spec: KVSpec) -> int:

@@ -19,7 +19,7 @@ class SimOptions:
     `stream`: lazy = work runs when it is waited for; eager = at launch. `clock`: virtual or real. `host_us`:
     host time of a round, None = as it is. `step_ms`: time of a step, None = the chip's roofline (0 without a
     chip). `count`: chips that share the work. `bits`: width of operands. `layers`: times that KV is written and
-    read. `eos_every`: a token in so many is `eos_token`, 0 = none. `predictable`: a token in so many is new and
+    read. `graphs`: decode steps may be captured; a graph is the callable itself. `eos_every`: a token in so many is `eos_token`, 0 = none. `predictable`: a token in so many is new and
     all others follow from the two before them; 0 = all are new. `memory`: bytes of the device.
     """
 
@@ -34,6 +34,7 @@ class SimOptions:
     eos_every: int = 0
     eos_token: int = 2
     predictable: int = 0
+    graphs: bool = False
     host_lengths: bool = False
     overlap_pays: bool = True
     max_in_flight: int = 2
@@ -102,6 +103,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "eos_every": _AT_LEAST_0,
     "eos_token": _AT_LEAST_0,
     "predictable": _AT_LEAST_0,
+    "graphs": _switch,
     "host_lengths": _switch,
     "overlap_pays": _switch,
     "max_in_flight": _COUNT,

@@ -120,7 +120,7 @@ class _Follower:
             times = self.requests[update.request_id]
             if update.token_ids:
                 times.last = moment - self.started
-                times.first = times.first or times.last
+                times.first = times.first if times.num_tokens else times.last
                 times.num_tokens += len(update.token_ids)
                 self.num_tokens += len(update.token_ids)
             self.num_finished += bool(update.finish_reason)

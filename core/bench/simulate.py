@@ -29,10 +29,10 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedEngine:
-    """`device` knows its times; `count` chips share the model; `description` in lines."""
+    """`count` chips share the model. `description` in lines."""
 
     engine: Engine
-    device: Simulated
+    backend: Backend
     count: int
     vocab_size: int
     description: tuple[str, ...]
@@ -53,8 +53,10 @@ def simulated_engine(
     `count`: chips, None = as few as hold the weights. UserError, with numbers, where they do not.
     """
     assert isinstance(config.backend, str)
-    count = count or _count(config.backend, model)
-    backend, device = _device(config.backend, {"bits": str(model.bits), **options, "count": str(count)})
+    chip = _chip(config.backend)
+    count = count or _count(chip, model)
+    given = {"block_size": str(BLOCK_SIZE), "bits": str(model.bits), **options, "count": str(count)}
+    backend = create_backend(config.backend, BackendConfig(options=given))
     room = backend.memory().total - model.resident_bytes - config.scheduler.max_num_seqs * model.state_bytes
     if room <= 0:
         raise UserError(
@@ -62,15 +64,31 @@ def simulated_engine(
             f"{model.resident_bytes / 1e9:.0f} GB; take more with --sim-devices"
         )
     share = backend.memory().kv_default / backend.memory().total
-    cache = replace(config.cache, kv_memory=config.cache.kv_memory or int(share * room))
-    config = replace(config, cache=cache)
+    config = replace(config, cache=replace(config.cache, kv_memory=config.cache.kv_memory or int(share * room)))
     spec = replace(model.spec, vocab_size=VOCAB_SIZE)
-    memory = memory_of(config, backend, spec)
-    parts = Parts(backend=backend, spec=spec, forward=_forward(backend, spec), bind=backend.bind)
+    memory, forward = memory_of(config, backend, spec), backend.bind_model(spec)
+    assert forward is not None, "a simulated backend runs whole models"
+    parts = Parts(backend=backend, spec=spec, forward=forward, bind=backend.bind)
     return SimulatedEngine(
         engine=assemble_engine(config, parts, memory),
-        device=device,
+        backend=backend,
         count=count,
         vocab_size=VOCAB_SIZE,
         description=(*backend.describe(), *memory.describe()),
     )
+
+
+def _count(chip: Backend, model: NamedModel) -> int:
+    per_chip = WEIGHTS_SHARE * chip.memory().total
+    return next((count for count in COUNTS if count * per_chip >= model.resident_bytes), COUNTS[-1])
+
+
+def _chip(spec: str) -> Backend:
+    """One of the chips. UserError if it is a real one."""
+    backend = create_backend(spec, BackendConfig())
+    if not isinstance(backend, Simulated):
+        raise UserError(
+            f"--sim-model plans on a simulated device, and {spec!r} is a real one; take a device that "
+            "`isoinfer backends` calls simulated, or give the real one a checkpoint with -m"
+        )
+    return backend

@@ -9,6 +9,7 @@ import typer
 
 from isoinfer.cli.backends import backends
 from isoinfer.cli.batch import batch
+from isoinfer.cli.bench import bench
 from isoinfer.cli.chat import chat
 from isoinfer.cli.command import command
 from isoinfer.cli.exit_codes import DONE, INTERRUPTED, SOME_FAILED, USAGE
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "generate": generate,
     "chat": chat,
     "batch": batch,
+    "bench": bench,
     "backends": backends,
     "explain": explain,
 }

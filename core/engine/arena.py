@@ -9,7 +9,7 @@ Suffixes: T tokens, R rows, X = R + 1, B blocks of a row, P places whose logits 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,7 +93,8 @@ class InputArena:
         ]
         padded_R = np.full(size, FRESH, dtype=np.int32)
         padded_R[: plan.num_rows] = map_R
-        return self._stage(_decode_arrays(plan, size, scratch), padded_R, tables, stream)
+        inputs = self._stage(_decode_arrays(plan, size, scratch), padded_R, tables, stream)
+        return replace(inputs, places_P=inputs.places_P[: plan.num_rows])
 
     def _stage(
         self, arrays: Sequence[Int32Array], map_R: Int32Array, tables: Sequence[Int32Array], stream: Stream
@@ -154,7 +155,7 @@ def _places(plan: StepPlan, end_R: Int32Array) -> Int32Array:
 
 
 def _decode_arrays(plan: StepPlan, size: int, scratch: Scratch) -> tuple[Int32Array, ...]:
-    """The same arrays for `size` rows of one token, without places: a graph gives the logits of all rows.
+    """The same arrays for `size` rows of one token, each of them a place: a graph gives the logits of all rows.
 
     A padding row is a first token: it writes to a scratch slot of its own and attends to the first of
     these, which a padding row has written, so nothing undefined is read.
@@ -172,7 +173,7 @@ def _decode_arrays(plan: StepPlan, size: int, scratch: Scratch) -> tuple[Int32Ar
         slots_T[rows:] = first * scratch.block_size + np.arange(padding)
         slots.append(slots_T)
     query_start_X = np.arange(size + 1, dtype=np.int32)
-    return token_ids_T, positions_T, positions_T + 1, query_start_X, query_start_X[:0], *slots
+    return token_ids_T, positions_T, positions_T + 1, query_start_X, query_start_X[:-1], *slots
 
 
 def _padded_table(table_RB: Int32Array, size: int, max_blocks: int, scratch_block: int) -> Int32Array:

@@ -18,6 +18,7 @@ from isoinfer.engine.policy import make_policy
 from isoinfer.engine.runner import Runner, RunnerSpec
 from isoinfer.engine.scheduler import Scheduler
 from isoinfer.engine.slots import slots_for
+from isoinfer.engine.verification import Verification
 from isoinfer.kv.group_blocks import KVGroup
 from isoinfer.kv.manager import KVManager
 
@@ -47,9 +48,11 @@ def assemble_engine(config: EngineConfig, parts: Parts, memory: MemoryPlan) -> E
     """KV, runner and scheduler around a model. Allocates the KV."""
     kv = parts.backend.allocate_kv(parts.spec.kv_specs, memory.num_allocated)
     depth = depth_of(config, parts.backend)
+    runner_spec = _runner_spec(config, parts, memory, depth)
+    check = _verification(config, parts, memory, depth)
     return Engine(
         _scheduler(config, parts, memory, _manager(config, parts, memory, kv, depth), depth),
-        Runner(parts.backend, parts.forward, kv, _runner_spec(config, parts, memory, depth), parts.bind),
+        Runner(parts.backend, parts.forward, kv, runner_spec, parts.bind, check),
         depth=depth,
         check_invariants=config.scheduler.check_invariants,
     )
@@ -77,6 +80,20 @@ def _discard(backend: Backend, kv: KVCache, group: int, blocks: Sequence[int]) -
     backend.discard_blocks(kv, group, np.array(blocks, dtype=np.int32))
 
 
+def _verification(config: EngineConfig, parts: Parts, memory: MemoryPlan, depth: int) -> Verification | None:
+    if config.speculative is None:
+        return None
+    return Verification(
+        parts.backend,
+        parts.bind,
+        config.speculative,
+        depth=depth,
+        num_slots=slots_for(config.scheduler.max_num_seqs, depth),
+        max_model_len=memory.max_model_len,
+        vocab_size=parts.spec.vocab_size,
+    )
+
+
 def _scheduler(config: EngineConfig, parts: Parts, memory: MemoryPlan, kv: KVManager, depth: int) -> Scheduler:
     settings = config.scheduler
     return Scheduler(
@@ -87,6 +104,8 @@ def _scheduler(config: EngineConfig, parts: Parts, memory: MemoryPlan, kv: KVMan
         num_slots=slots_for(settings.max_num_seqs, depth),
         vocab_size=parts.spec.vocab_size,
         max_model_len=memory.max_model_len,
+        depth=depth,
+        speculative=config.speculative,
     )
 
 
@@ -104,6 +123,7 @@ def _runner_spec(config: EngineConfig, parts: Parts, memory: MemoryPlan, depth: 
         vocab_size=parts.spec.vocab_size,
         hidden_size=parts.spec.hidden_size,
         dtype=parts.backend.capabilities.default_dtype,
+        num_drafts=0 if config.speculative is None else config.speculative.num_drafts,
         graphs=graph_config(config, parts.backend, memory),
     )
 

@@ -131,7 +131,8 @@ def _describe_scheduling(config: EngineConfig, backend: Backend) -> str:
     depth = depth_of(config, backend)
     ahead = "each step settles before the next" if depth == 1 else "the host works one step ahead of the device"
     cache = "on" if config.cache.enable_prefix_caching else "off"
-    return f"scheduling: {config.scheduler.scheduling_policy}, depth {depth} ({ahead}); prefix cache {cache}"
+    line = f"scheduling: {config.scheduler.scheduling_policy}, depth {depth} ({ahead}); prefix cache {cache}"
+    return line if config.speculative is None else f"{line}; {config.speculative.describe()}"
 
 
 def _describe_graphs(config: EngineConfig, backend: Backend, memory: MemoryPlan) -> list[str]:

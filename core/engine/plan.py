@@ -6,7 +6,7 @@ engine can live in another process. It names requests by slot and number, never 
 Suffixes: R rows (one request's share of a step), T tokens over all rows, B blocks of the widest row,
 G rows that sample, P places whose logits are sampled (1 + drafts of each such row), J 1 + most drafts,
 K most drafts, M entries of a sparse list, L history length, W words of a vocabulary bit mask, Q places of
-prompt log-probabilities, X predicted tokens.
+prompt log-probabilities, X predicted tokens, E slots entered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class StepPlan:
     row reaches its last known token. `remap_R`: row of the same request in the previous step, whose tokens
     are still on the device (0 stands for them in `token_ids_T`), or FRESH where `token_ids_T` is complete (always
     at depth 1). `block_tables`: one `[R, B]` for each KV group, padded with 0. `predicted_RX`: what a proposer
-    on the host expects after the settled tokens of a remapped row; X is 0 without one.
+    on the host expects after the settled tokens of a remapped row, `num_predicted_R` tokens; X is 0 without one.
+    `entered_*`: slots that a request has just entered and its known tokens, one after another, where a proposer on
+    the device needs them.
     Prompt log-probabilities are asked for Q places: the token at index `prompt_index_Q` of the step predicts
     `prompt_target_Q`, which stands at `prompt_position_Q` of row `prompt_row_Q`; `num_prompt_logprobs`
     best tokens are wanted with each.
@@ -55,6 +57,10 @@ class StepPlan:
     block_tables: tuple[Int32Array, ...]
     token_ids_T: Int32Array
     predicted_RX: Int32Array
+    num_predicted_R: Int32Array
+    entered_slot_E: Int32Array
+    entered_len_E: Int32Array
+    entered_tokens_T: Int32Array
     prompt_index_Q: Int32Array
     prompt_target_Q: Int32Array
     prompt_row_Q: Int32Array

@@ -5,25 +5,24 @@ Suffixes: R rows, T tokens of the step, C columns: the tokens of the widest deco
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from isoinfer.engine.messages import Int32Array
-from isoinfer.engine.plan import FRESH, StepPlan
+from isoinfer.engine.plan import FRESH, BoolArray, StepPlan
 from isoinfer.engine.prompt_places import prompt_places
 from isoinfer.engine.row_choice import StepRows
 from isoinfer.engine.slot_table import SlotTable
 from isoinfer.kv.manager import KVManager
-
-NO_PREDICTION: Int32Array = np.zeros((0, 0), dtype=np.int32)
+from isoinfer.speculation.config import SpeculativeConfig
 
 
 class PlanBuilder:
     """Makes plans, and notes in the table that they are in flight."""
 
-    def __init__(self, table: SlotTable, kv: KVManager) -> None:
+    def __init__(self, table: SlotTable, kv: KVManager, speculative: SpeculativeConfig | None, depth: int) -> None:
         self._table, self._kv = table, kv
+        self._keeps_history = speculative is not None and speculative.keeps_history(depth)
+        self._on_host = speculative is not None and not speculative.on_device
 
     def build(self, step_id: int, rows: StepRows) -> StepPlan:
         """The plan of `rows`, which are in flight from now on."""
@@ -48,15 +47,21 @@ class PlanBuilder:
             remap_R=np.where(is_remapped_R, table.row_S[slot_R], FRESH).astype(np.int32),
             block_tables=tuple(self._kv.tables(group, slot_R) for group in range(self._kv.num_groups)),
             token_ids_T=self._tokens(slot_R, start_R, count_R, drafts_R, is_remapped_R),
-            predicted_RX=NO_PREDICTION,
-            **self._prompt_places(slot_R, start_R, count_R),
+            **self._predicted(slot_R, is_remapped_R),
+            **self._entered(slot_R),
+            **prompt_places(table, slot_R, start_R, count_R),
         )
         assert (table.last_step_S[slot_R[is_remapped_R]] == step_id - 1).all(), "a token of an older step is lost"
         table.submit(slot_R, count_R, np.where(samples_R, drafts_R + 1, 0).astype(np.int32), step_id)
         return plan
 
     def _tokens(
-        self, slot_R: Int32Array, start_R: Int32Array, count_R: Int32Array, drafts_R: Int32Array, is_remapped_R: Any
+        self,
+        slot_R: Int32Array,
+        start_R: Int32Array,
+        count_R: Int32Array,
+        drafts_R: Int32Array,
+        is_remapped_R: BoolArray,
     ) -> Int32Array:
         """Every row's tokens one after another; 0 where they are still on the device."""
         tokens_SL = self._table.tokens_SL
@@ -76,5 +81,21 @@ class PlanBuilder:
                 parts += [tokens_SL[slot, start : start + count - drafts], drafts_SK[slot, :drafts]]
         return np.concatenate(parts)
 
-    def _prompt_places(self, slot_R: Int32Array, start_R: Int32Array, count_R: Int32Array) -> dict[str, Any]:
-        return prompt_places(self._table, slot_R, start_R, count_R)
+    def _predicted(self, slot_R: Int32Array, is_remapped_R: BoolArray) -> dict[str, Int32Array]:
+        """What the host expects of rows whose tokens are in flight."""
+        table = self._table
+        if not self._on_host or not is_remapped_R.any():
+            empty_R0 = np.zeros((slot_R.size, 0), dtype=np.int32)
+            return {"predicted_RX": empty_R0, "num_predicted_R": np.zeros(slot_R.size, dtype=np.int32)}
+        num_R = np.where(is_remapped_R, table.num_drafts_S[slot_R], 0).astype(np.int32)
+        return {"predicted_RX": table.drafts_SK[slot_R], "num_predicted_R": num_R}
+
+    def _entered(self, slot_R: Int32Array) -> dict[str, Int32Array]:
+        """Requests that are new in their slots, for the histories on the device."""
+        table = self._table
+        slots = slot_R[table.has_entered_S[slot_R]] if self._keeps_history else slot_R[:0]
+        table.has_entered_S[slot_R] = False
+        known_E = table.known_S[slots]
+        tokens = [table.tokens_SL[slot, :count] for slot, count in zip(slots.tolist(), known_E.tolist(), strict=True)]
+        joined: Int32Array = np.concatenate(tokens) if tokens else np.zeros(0, dtype=np.int32)
+        return {"entered_slot_E": slots, "entered_len_E": known_E, "entered_tokens_T": joined}

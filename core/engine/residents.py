@@ -5,6 +5,7 @@ A slot and its KV go back to their pools only when the last submitted step that 
 
 from __future__ import annotations
 
+from isoinfer.engine.host_proposer import HostProposer
 from isoinfer.engine.policy import Policy
 from isoinfer.engine.queues import RunningOrder, WaitingQueue
 from isoinfer.engine.request import NO_SLOT, Request
@@ -21,9 +22,15 @@ class Residents:
     """All unfinished requests. `last_step`: the last submitted step."""
 
     def __init__(
-        self, table: SlotTable, kv: KVManager, sampling: SamplingTable, policy: Policy, vocab_size: int
+        self,
+        table: SlotTable,
+        kv: KVManager,
+        sampling: SamplingTable,
+        policy: Policy,
+        vocab_size: int,
+        proposer: HostProposer | None,
     ) -> None:
-        self._table, self._kv, self._sampling = table, kv, sampling
+        self._table, self._kv, self._sampling, self._proposer = table, kv, sampling, proposer
         self.by_id: dict[str, Request] = {}
         self.waiting, self.running = WaitingQueue(policy), RunningOrder(policy)
         self.slots = SlotPool(table.number_S.size)
@@ -51,6 +58,8 @@ class Residents:
         self._table.enter(slot, request, num_cached)
         request.slot, request.num_cached_tokens, request.maybe_hit = slot, num_cached, None
         self._sampling.add(slot, request)
+        if self._proposer is not None:
+            self._proposer.enter(slot, request.known_L.tolist())
         self.stop_ids.add(request.sampling.stop_token_ids)
         self.running.add(request)
 
@@ -80,6 +89,8 @@ class Residents:
         slot = request.slot
         self.running.remove(request)
         self.stop_ids.remove(request.sampling.stop_token_ids)
+        if self._proposer is not None:
+            self._proposer.leave(slot)
         self._table.leave(slot)
         fence = int(self._table.last_step_S[slot])
         self._kv.release(slot, fence)

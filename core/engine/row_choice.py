@@ -16,6 +16,7 @@ from isoinfer.engine.plan import BoolArray
 from isoinfer.engine.residents import Residents
 from isoinfer.engine.slot_table import NOBODY, SlotTable
 from isoinfer.kv.manager import KVManager
+from isoinfer.speculation.config import SpeculativeConfig
 
 
 @dataclass(slots=True)
@@ -43,10 +44,17 @@ class RowChoice:
     """The share of running requests in each step."""
 
     def __init__(
-        self, config: SchedulerConfig, table: SlotTable, residents: Residents, kv: KVManager, num_drafts: int
+        self,
+        config: SchedulerConfig,
+        table: SlotTable,
+        residents: Residents,
+        kv: KVManager,
+        is_special_S: BoolArray,
+        speculative: SpeculativeConfig | None,
     ) -> None:
         self._config, self._table, self._residents, self._kv = config, table, residents, kv
-        self._num_drafts = num_drafts
+        self._is_special_S = is_special_S
+        self._speculative = speculative
         self._turn = 0
 
     def fill(self, rows: StepRows, phase: Phase, sits_out: int = NOBODY) -> None:
@@ -81,10 +89,15 @@ class RowChoice:
 
     def _drafts(self, slots_R: Int32Array) -> Int32Array:
         """Drafts of each decoding row: as many as there are or may be on the device, and as its length has room for."""
-        if self._num_drafts == 0:
+        speculative, table = self._speculative, self._table
+        if speculative is None:
             return np.zeros(slots_R.size, dtype=np.int32)
-        table = self._table
-        most_R = np.where(table.outputs_S[slots_R] > 0, self._num_drafts, table.num_drafts_S[slots_R])
+        is_ahead_R, there_R = table.outputs_S[slots_R] > 0, table.num_drafts_S[slots_R]
+        # While tokens are in flight the device may yet find drafts. Which ones it takes where the host predicts too,
+        # the host learns too late for requests with rare settings.
+        late_R = self._is_special_S[slots_R] & (not speculative.on_device)
+        coming_R = np.where(late_R, 0, speculative.num_drafts)
+        most_R = np.minimum(np.where(is_ahead_R, coming_R, there_R), speculative.num_drafts)
         room_R = table.limit_S[slots_R] - table.known_S[slots_R] - table.outputs_S[slots_R] - 1
         drafts_R: Int32Array = np.clip(room_R, 0, most_R).astype(np.int32)
         return drafts_R

@@ -26,7 +26,7 @@ from isoinfer.layers.batch import ForwardBatch, GroupInputs
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend, Event, Forward, Int32Array, KVCache
-    from isoinfer.engine.verification import Verification
+    from isoinfer.engine.verification import RowTensors, Verification
     from isoinfer.layers.parts import Bind
 
 
@@ -95,8 +95,10 @@ class Runner:
         else:
             inputs = self._arena.load_decode(plan, map_R, size, self._graphs.scratch, self._stream)
         handle = StepHandle(plan=plan, inputs=inputs, done=self._backend.event())
+        if self._verification is not None:
+            self._verification.enter(plan, self._stream)
         if plan.is_remapped:
-            self._take_over(inputs, plan)
+            self._take_over(inputs, plan, map_R)
         if size is None or self._graphs is None:
             self._stream.launch(self._run_forward, handle, self._batch(plan, inputs, map_R))
         else:
@@ -105,9 +107,11 @@ class Runner:
         self._last = handle
         return handle
 
-    def _take_over(self, inputs: StepInputs, plan: StepPlan) -> None:
+    def _take_over(self, inputs: StepInputs, plan: StepPlan, map_R: Int32Array) -> None:
         """Put the previous round's tokens into this round's inputs, on the device."""
         outputs = self._outputs.device
+        if self._verification is not None:
+            self._verification.take_predictions(plan, map_R, outputs, self._stream)
         arguments = (inputs.token_ids_T, inputs.positions_T, inputs.kv_len_R, inputs.query_start_X, inputs.map_R)
         self._stream.launch(self._remap, *arguments, outputs.last_token_G, outputs.rejected_G, outputs.draft_GK)
         if plan.knows_lengths:
@@ -153,7 +157,9 @@ class Runner:
         """Launch the sampling of a submitted step, its copies to the host, and the mark that `settle` waits for."""
         if plan.num_places:
             placed = self._sampler.place(plan, self._stream)
-            self._stream.launch(self._run_sampling, handle, plan, placed)
+            check = self._verification
+            rows = None if check is None else check.place(handle.plan, plan, self._stream)
+            self._stream.launch(self._run_sampling, handle, plan, placed, rows)
         waits = self._spec.num_drafts > 0 and self._backend.capabilities.host_lengths
         handle.buffer = self._outputs.copy(handle.plan, self._stream, counts_first=waits)
         if handle.plan.prompt_index_Q.size:
@@ -203,14 +209,17 @@ class Runner:
             if handle.inputs.places_P.numel():
                 handle.logits_PV = self._forward.logits(self._gather(hidden_TH, handle.inputs.places_P))
 
-    def _run_sampling(self, handle: StepHandle, plan: SamplePlan, placed: dict[str, torch.Tensor]) -> None:
-        assert handle.logits_PV is not None
+    def _run_sampling(
+        self, handle: StepHandle, plan: SamplePlan, placed: dict[str, torch.Tensor], rows: RowTensors | None
+    ) -> None:
+        logits_PV, outputs = handle.logits_PV, self._outputs.device
+        assert logits_PV is not None
         with torch.inference_mode():
-            token_P = self._sampler.run(handle.logits_PV, plan, placed, handle.sampled)
-            if self._verification is None:
-                self._outputs.device.last_token_G[: token_P.numel()].copy_(token_P)
+            token_P = self._sampler.run(logits_PV, plan, placed, handle.sampled)
+            if self._verification is None or rows is None:
+                outputs.last_token_G[: token_P.numel()].copy_(token_P)
             else:
-                self._verification.run(token_P, handle.inputs, placed, self._outputs.device)
+                self._verification.run(token_P, logits_PV, handle.inputs, rows, placed, outputs)
         handle.logits_PV = None
 
     def _run_prompt_logprobs(self, handle: StepHandle, index_Q: torch.Tensor, target_Q: torch.Tensor) -> None:

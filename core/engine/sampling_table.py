@@ -40,7 +40,7 @@ class Place:
 
 
 class SamplingTable:
-    """The constant settings of every running request."""
+    """The constant settings of every running request. `is_special_S`: which slots have rare ones."""
 
     def __init__(self, *, num_slots: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -51,7 +51,7 @@ class SamplingTable:
         self._seed_S = np.zeros(num_slots, dtype=np.int64)
         self._logprobs_S = np.full(num_slots, -1, dtype=np.int32)
         self._prompt_len_S = np.zeros(num_slots, dtype=np.int32)
-        self._is_special_S = np.zeros(num_slots, dtype=np.bool_)
+        self.is_special_S = np.zeros(num_slots, dtype=np.bool_)
         self._is_masked_S = np.zeros(num_slots, dtype=np.bool_)
         self._masks: dict[int, Int32Array] = {}
 
@@ -65,7 +65,7 @@ class SamplingTable:
         self._seed_S[slot] = sampling.seed
         self._logprobs_S[slot] = sampling.num_logprobs
         self._prompt_len_S[slot] = request.prompt_len
-        self._is_special_S[slot] = bool(
+        self.is_special_S[slot] = bool(
             sampling.has_penalties or sampling.bias_token_ids or sampling.bad_words or sampling.min_tokens
         )
         self._is_masked_S[slot] = bool(sampling.allowed_token_ids)
@@ -109,7 +109,7 @@ class SamplingTable:
     def _places(self, table: SlotTable, slots_P: Int32Array, position_P: Int32Array) -> list[Place]:
         """Those that need a look of their own. Their drafts stand in the table after the known tokens meanwhile."""
         places = []
-        for index in np.flatnonzero(self._is_special_S[slots_P]).tolist():
+        for index in np.flatnonzero(self.is_special_S[slots_P]).tolist():
             slot, length = int(slots_P[index]), int(position_P[index])
             request, known = table.requests[slot], int(table.known_S[slot])
             if length > known:

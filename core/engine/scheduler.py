@@ -15,6 +15,7 @@ import numpy as np
 
 from isoinfer.config import SchedulerConfig
 from isoinfer.engine.admission import Admission
+from isoinfer.engine.host_proposer import HostProposer, prediction_width
 from isoinfer.engine.messages import AddRequest, TokenUpdate
 from isoinfer.engine.phase import Mixed, PhaseRule, Situation
 from isoinfer.engine.plan import SamplePlan, StepPlan, StepResult
@@ -28,6 +29,7 @@ from isoinfer.engine.settlement import Settlement
 from isoinfer.engine.slot_table import SlotTable
 from isoinfer.errors import RequestError
 from isoinfer.kv.manager import KVManager
+from isoinfer.speculation.config import SpeculativeConfig
 
 
 @dataclass(slots=True)
@@ -55,19 +57,23 @@ class Scheduler:
         num_slots: int,
         vocab_size: int,
         max_model_len: int,
-        num_drafts: int = 0,
+        depth: int = 1,
+        speculative: SpeculativeConfig | None = None,
         phase: PhaseRule | None = None,
     ) -> None:
         self._config, self._kv, self._max_model_len = config, kv, max_model_len
         self._phase = phase or Mixed()
         self.stats = SchedulerStats()
-        self.table = SlotTable(num_slots=num_slots, width=max_model_len + 1, num_drafts=num_drafts)
+        width = 0 if speculative is None else prediction_width(speculative)
+        self.table = SlotTable(num_slots=num_slots, width=max_model_len + 1, num_drafts=width)
+        on_host = speculative is not None and not speculative.on_device
+        proposer = HostProposer(speculative, self.table) if speculative is not None and on_host else None
         self._sampling = SamplingTable(num_slots=num_slots, vocab_size=vocab_size)
-        self.residents = Residents(self.table, kv, self._sampling, policy, vocab_size)
-        self._rows = RowChoice(config, self.table, self.residents, kv, num_drafts)
+        self.residents = Residents(self.table, kv, self._sampling, policy, vocab_size, proposer)
+        self._rows = RowChoice(config, self.table, self.residents, kv, self._sampling.is_special_S, speculative)
         self._admission = Admission(config, self.table, self.residents, kv, policy)
-        self._builder = PlanBuilder(self.table, kv)
-        self._settlement = Settlement(self.table, self.residents, kv, self.stats)
+        self._builder = PlanBuilder(self.table, kv, speculative, depth)
+        self._settlement = Settlement(self.table, self.residents, kv, self.stats, proposer)
         self._in_flight: dict[int, StepPlan] = {}
         self._numbers = iter(range(1 << 62))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from isoinfer.engine.host_proposer import HostProposer
 from isoinfer.engine.messages import Int32Array, TokenUpdate
 from isoinfer.engine.plan import BoolArray, StepPlan, StepResult
 from isoinfer.engine.residents import Residents
@@ -26,8 +27,16 @@ Ends = dict[int, str]
 class Settlement:
     """Applies results to the table."""
 
-    def __init__(self, table: SlotTable, residents: Residents, kv: KVManager, stats: SchedulerStats) -> None:
+    def __init__(
+        self,
+        table: SlotTable,
+        residents: Residents,
+        kv: KVManager,
+        stats: SchedulerStats,
+        proposer: HostProposer | None,
+    ) -> None:
         self._table, self._residents, self._kv, self._stats = table, residents, kv, stats
+        self._proposer = proposer
 
     def settle(self, plan: StepPlan, result: StepResult) -> list[TokenUpdate]:
         """Update every request of the step that is still there; end those that are complete."""
@@ -44,7 +53,7 @@ class Settlement:
         token_CJ, count_C = result.token_GJ[current_G], result.count_G[current_G]
         count_C, ends = self._ends(slot_C, token_CJ, count_C)
         table.append(slot_C, token_CJ, count_C)
-        self._keep_drafts(slot_C, result, current_G)
+        self._keep_drafts(slot_C, token_CJ, count_C, result, current_G)
         self._publish(slot_R[current_R], ends)
         given_R[np.flatnonzero(samples_R)[current_G]] = count_C
         updates = self._updates(plan, result, current_R, given_R, ends)
@@ -74,9 +83,14 @@ class Settlement:
                     break
         return kept_C, ends
 
-    def _keep_drafts(self, slot_C: Int32Array, result: StepResult, current_G: BoolArray) -> None:
-        width = result.draft_GK.shape[1]
-        if width:
+    def _keep_drafts(
+        self, slot_C: Int32Array, token_CJ: Int32Array, count_C: Int32Array, result: StepResult, current_G: BoolArray
+    ) -> None:
+        """What may come next: from the device, or from the proposer on the host."""
+        if self._proposer is not None:
+            for slot, tokens, count in zip(slot_C.tolist(), token_CJ.tolist(), count_C.tolist(), strict=True):
+                self._proposer.append(slot, tokens[:count])
+        elif width := result.draft_GK.shape[1]:
             self._table.drafts_SK[slot_C, :width] = result.draft_GK[current_G]
             self._table.num_drafts_S[slot_C] = result.num_drafts_G[current_G]
 

@@ -23,11 +23,12 @@ def _ints(num_slots: int) -> Int32Array:
 
 
 class SlotTable:
-    """One row of numbers per slot. `width`: tokens of the longest request; `num_drafts`: the most drafts of a row.
+    """One row of numbers per slot. `width`: tokens of the longest request; `num_drafts`: width of the drafts.
 
     `known`: tokens that the host knows (prompt and settled output). `outputs`: upper bound of output tokens in
     flight; `rounds`: their lower bound, the sampling rounds in flight. `inflight`: tokens scheduled and not
     settled, which outlive the request until its last step settles. `row`: its row in step `last_step`.
+    `has_entered`: the request is new here, no step has computed it in this slot.
     """
 
     def __init__(self, *, num_slots: int, width: int, num_drafts: int) -> None:
@@ -39,6 +40,7 @@ class SlotTable:
         self.outputs_S, self.rounds_S, self.inflight_S = _ints(num_slots), _ints(num_slots), _ints(num_slots)
         self.num_drafts_S, self.row_S = _ints(num_slots), _ints(num_slots)
         self.num_prompt_logprobs_S = _ints(num_slots)
+        self.has_entered_S: BoolArray = np.zeros(num_slots, dtype=np.bool_)
         self.last_step_S: Int64Array = np.zeros(num_slots, dtype=np.int64)
         self.requests: list[Request | None] = [None] * num_slots
 
@@ -52,6 +54,7 @@ class SlotTable:
         self.confirmed_S[slot] = self.scheduled_S[slot] = num_cached
         self.outputs_S[slot] = self.rounds_S[slot] = self.num_drafts_S[slot] = 0
         self.num_prompt_logprobs_S[slot] = request.sampling.num_prompt_logprobs
+        self.has_entered_S[slot] = True
         self.requests[slot] = request
 
     def leave(self, slot: int) -> None:
@@ -111,6 +114,7 @@ class SlotTable:
         self.scheduled_S[:] = self.confirmed_S
         for column_S in (self.outputs_S, self.rounds_S, self.inflight_S, self.num_drafts_S):
             column_S[:] = 0
+        self.has_entered_S[:] = True
 
     def check(self) -> None:
         """Assert the order of counts in every slot that is in use."""

@@ -15,8 +15,8 @@ _ROOT = 0
 class SuffixIndex:
     """The tokens of one request, searchable by what they end with.
 
-    A match has `min_match` to `max_match` tokens. `drafts_per_token`: a match of n tokens proposes at most
-    n * drafts_per_token, so that short ones, which are wrong more often, cost less; 0 for no such limit.
+    A match has `min_match` to `max_match` tokens. `drafts_per_token`: a match of n tokens gives at most
+    n * drafts_per_token drafts, so that short ones, which are wrong more often, cost less; 0 for no such limit.
 
     A child of a node is the number of another node, or ~end for the only context there: the one that ends at `end`.
     """
@@ -40,15 +40,15 @@ class SuffixIndex:
             self._tokens.append(token)
             self._match = self._enter(len(self._tokens) - 1)
 
-    def propose(self, num: int) -> list[int]:
-        """Up to `num` tokens that followed the latest earlier end of the longest suffix that has one.
+    def propose(self, num_drafts: int, in_flight: int = 0) -> list[int]:
+        """What followed the latest earlier end of the longest suffix that has one: tokens in flight, then the drafts.
 
-        Where they reach the end of the context they go on through themselves: a period continues.
+        Empty, or all of them: where they reach the end of the context they go on through themselves, as a period does.
         """
         length, end = self._match
         if length < self._min_match:
             return []
-        num = min(num, length * self._limit) if self._limit else num
+        num = in_flight + (min(num_drafts, length * self._limit) if self._limit else num_drafts)
         drafts = self._tokens[end + 1 : end + 1 + num].tolist()
         period = len(self._tokens) - 1 - end
         while len(drafts) < num:

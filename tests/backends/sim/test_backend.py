@@ -64,7 +64,7 @@ def test_the_plugin_creates_it_and_claims_nothing():
     ("config", "text"),
     [
         (BackendConfig(assume="b200"), "name the chip as its device: sim:b200"),
-        (BackendConfig(dtype="bfloat16"), "leave --dtype out"),
+        (BackendConfig(dtype="int8"), "counts bytes of bfloat16, float16, float32, not of int8"),
         (BackendConfig(options={"what": "1"}), "no option 'what'"),
     ],
 )
@@ -79,6 +79,8 @@ def test_capabilities_follow_the_options(make_backend):
     other = make_backend(overlap_pays="off", host_lengths="on", max_in_flight=3, block_size=128).capabilities
     assert (other.overlap_pays, other.host_lengths, other.max_in_flight) == (False, True, 3)
     assert other.kernel_block_sizes == (128,)
+    assert make_backend(graphs="on").capabilities.graph_limit == 64
+    assert plain.default_dtype == "bfloat16"
 
 
 def test_memory_is_the_chips(make_backend):
@@ -91,6 +93,7 @@ def test_layout_has_the_bytes_of_the_real_model(make_driver):
     driver = make_driver(None, 6)
     layout = driver.backend.kv_layout(driver.spec.kv_specs)
     assert (layout.block_size, layout.bytes_per_block, layout.num_scratch_blocks) == (4, (256, 256), 0)
+    assert make_driver(None, graphs="on").backend.kv_layout(driver.spec.kv_specs).num_scratch_blocks == 1
 
 
 def test_blocks_are_copied_exported_and_imported(make_driver, row):
@@ -129,6 +132,18 @@ def test_exact_host_lengths_are_demanded_and_checked_where_the_device_needs_them
     with pytest.raises(AssertionError, match="exact host KV lengths are absent"):
         driver.backend.plan_attention(attention, driver.stream)
     make_driver(None).backend.plan_attention(attention, driver.stream)
+
+
+def test_a_graph_is_replayed_with_the_lengths_of_its_step(make_driver, row):
+    step = row(tokens=(1, 2, 3), start=0, tables=((4,),))
+    plan = make_driver(None, host_lengths="on").batch([step]).groups[0].plan
+    assert list(plan.host_params) == ["kv_len_host_R"]
+    assert make_driver(None).batch([step]).groups[0].plan.host_params == {}
+    seen = []
+    graph = make_driver(None, graphs="on").backend.capture(seen.append, 5)
+    assert seen == []
+    graph.replay({})
+    assert seen == [5]
 
 
 def test_ops_without_weights_are_served_and_others_refused(make_backend):

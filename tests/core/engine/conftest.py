@@ -27,6 +27,7 @@ from isoinfer.engine.slots import slots_for
 from isoinfer.errors import StepError
 from isoinfer.kv.group_blocks import KVGroup
 from isoinfer.kv.manager import KVManager
+from isoinfer.speculation.config import SpeculativeConfig
 
 VOCAB = 61
 UNWRITTEN = -1
@@ -327,7 +328,9 @@ def make_core(
         num_slots=num_slots,
         vocab_size=VOCAB,
         max_model_len=max_model_len,
-        num_drafts=num_drafts,
+        speculative=SpeculativeConfig(method="ngram", num_drafts=num_drafts, min_match=1, max_match=4)
+        if num_drafts
+        else None,
     )
     runner.is_current = lambda plan: scheduler.table.is_current(plan.slot_R, plan.request_R, plan.epoch_R)
     return Core(Engine(scheduler, runner, depth=depth, check_invariants=True), scheduler, kv, runner)

@@ -9,19 +9,16 @@ from isoinfer.engine.messages import AddRequest, CoreSampling
 from isoinfer.engine.request import NO_SLOT, Request
 
 
-def make(prompt: list[int], max_model_len: int = 32, **fields: Any) -> Request:
+def make(prompt: list[int], max_model_len: int = 32, salt: str | None = None, **fields: Any) -> Request:
     sampling = CoreSampling(**{"max_tokens": 4, "seed": 0, **fields})
-    message = AddRequest(request_id="r", prompt_token_ids=np.array(prompt, np.int32), sampling=sampling)
+    ids = np.array(prompt, np.int32)
+    message = AddRequest(request_id="r", prompt_token_ids=ids, sampling=sampling, cache_salt=salt)
     return Request(0, message, max_model_len)
 
 
 def reasons(request: Request, tokens: list[int]) -> list[str]:
     """The finish reason after each token."""
-    found = []
-    for token in tokens:
-        request.append(token)
-        found.append(request.finish_reason(token))
-    return found
+    return [request.finish_reason(token, request.prompt_len + i) for i, token in enumerate(tokens, start=1)]
 
 
 @pytest.mark.parametrize(
@@ -38,14 +35,14 @@ def test_finish_reasons(fields: dict[str, Any], tokens: list[int], expected: lis
     assert reasons(make([1, 2], **fields), tokens) == expected
 
 
-def test_restart_forgets_kv_and_keeps_tokens() -> None:
+def test_a_new_request_knows_its_prompt_and_holds_nothing() -> None:
     request = make([1, 2])
-    request.append(5)
-    request.slot, request.num_computed = 3, 2
-    assert request.num_uncomputed == 1
-    request.restart()
-    assert (request.slot, request.epoch, request.num_uncomputed, request.num_output) == (NO_SLOT, 1, 3, 1)
-    assert request.tokens_L[: request.num_tokens].tolist() == [1, 2, 5]
+    assert request.known_L.tolist() == [1, 2]
+    assert (request.slot, request.epoch, request.prompt_len, request.limit) == (NO_SLOT, 0, 2, 6)
+
+
+def test_the_limit_is_the_shorter_of_max_tokens_and_context() -> None:
+    assert [make([1, 2], max_tokens=n, max_model_len=8).limit for n in (1, 6, 7)] == [3, 8, 8]
 
 
 def test_the_message_s_prompt_is_copied() -> None:
@@ -54,4 +51,22 @@ def test_the_message_s_prompt_is_copied() -> None:
         0, AddRequest(request_id="r", prompt_token_ids=prompt, sampling=CoreSampling(max_tokens=1, seed=0)), 8
     )
     prompt[:] = 9
-    assert request.tokens_L[:2].tolist() == [1, 2]
+    assert request.known_L.tolist() == [1, 2]
+
+
+def test_only_the_same_salt_shares_cached_kv() -> None:
+    keys = {make([1], salt=salt).cache_key for salt in (None, "", "a", "b")}
+    assert len(keys) == 4
+    assert make([1], salt="a").cache_key == make([2, 3], salt="a").cache_key
+
+
+def test_prompt_logprobs_need_the_whole_prompt_computed() -> None:
+    assert make([1]).reads_prefix_cache
+    assert not make([1], num_prompt_logprobs=0).reads_prefix_cache
+    message = AddRequest(
+        request_id="r",
+        prompt_token_ids=np.array([1], np.int32),
+        sampling=CoreSampling(max_tokens=1, seed=0),
+        prefix_caching=False,
+    )
+    assert not Request(0, message, 8).reads_prefix_cache

@@ -36,6 +36,20 @@ def test_a_prompt_chunk_without_news_gives_no_update(fake: SimpleNamespace) -> N
     assert updates[2][0].prompt_logprobs is None, "the prompt's last token predicts the first new one"
 
 
+def test_several_tokens_of_a_step_come_together_with_a_logprob_each(fake: SimpleNamespace) -> None:
+    core = fake.make_core(num_drafts=3)
+    core.add("a", [1, 2, 3], max_tokens=30, num_logprobs=1)
+    core.add("b", [4, 5], max_tokens=30, num_logprobs=0)
+    core.run()
+    for name, prompt in (("a", [1, 2, 3]), ("b", [4, 5])):
+        history = list(prompt)
+        for update in core.updates[name]:
+            expected = [fake.logprob_of([*history, *update.token_ids[:i]], t) for i, t in enumerate(update.token_ids)]
+            assert update.logprobs.logprob_T.tolist() == expected
+            history += update.token_ids
+        assert max(len(update.token_ids) for update in core.updates[name]) > 1, "no draft was accepted"
+
+
 def test_the_stop_token_is_named_only_with_reason_stop(fake: SimpleNamespace) -> None:
     core = fake.make_core()
     core.add("a", [1])
@@ -43,9 +57,20 @@ def test_the_stop_token_is_named_only_with_reason_stop(fake: SimpleNamespace) ->
     handle = core.runner.submit(plan)
     core.runner.sample(handle, core.scheduler.sample_plan(plan))
     result = core.runner.settle(handle)
-    request = core.scheduler._by_id["a"]
+    request = core.scheduler.residents.by_id["a"]
     for reason, stop_token in (("stop", 8), ("length", -1), ("", -1)):
         builder = UpdateBuilder(plan, result)
-        builder.add(request, 0, 8, 0, reason)
+        builder.add(request, 0, (5, 8), 0, reason)
         (update,) = builder.updates
-        assert (update.finish_reason, update.stop_token, update.token_ids) == (reason, stop_token, (8,))
+        assert (update.finish_reason, update.stop_token, update.token_ids) == (reason, stop_token, (5, 8))
+
+
+def test_a_row_without_tokens_gives_no_update(fake: SimpleNamespace) -> None:
+    core = fake.make_core()
+    core.add("a", [1])
+    plan = core.scheduler.schedule()
+    handle = core.runner.submit(plan)
+    core.runner.sample(handle, core.scheduler.sample_plan(plan))
+    builder = UpdateBuilder(plan, core.runner.settle(handle))
+    builder.add(core.scheduler.residents.by_id["a"], 0, (), 0, "")
+    assert builder.updates == []

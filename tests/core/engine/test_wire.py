@@ -69,6 +69,7 @@ def example_plans() -> list[object]:
     i32 = np.arange(3, dtype=np.int32)
     ints = {"Int32Array": i32, "Int64Array": i32.astype(np.int64), "Float32Array": i32.astype(np.float32)}
     ints |= {"BoolArray": i32 > 0, "int": 3, "bool": True, "TokenLogprobs | None": None}
+    ints["tuple[Int32Array, ...]"] = (i32, i32.reshape(1, 3))
     return [
         cls(**{field.name: ints[field.type] for field in dataclasses.fields(cls)})
         for cls in (plan.StepPlan, plan.SamplePlan, plan.StepResult)

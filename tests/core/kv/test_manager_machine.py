@@ -8,6 +8,7 @@ keys, grow by chunks, single tokens and drafts, and are given up at any moment.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +23,10 @@ from isoinfer.kv.manager import KVManager
 from isoinfer.kv.prefix_hash import HashChain
 from isoinfer.kv.prefix_hit import PrefixHit
 
-SLOTS, DEPTH, NUM_DRAFTS = 4, 3, 3
-KEYS = (b"", b"salt")
+SLOTS, DEPTH, NUM_DRAFTS, NUM_BLOCKS = 4, 3, 3, 7
+BLOCK_SIZES = (1, 4, 16, 128)
+WINDOWS = ((None,), (None, 1), (None, 3), (None, 20), (None, 5, 40), (9,), (None, 200))
+STEP_BLOCKS = (0.4, 1.2, 3, 9)
 
 
 @dataclass(eq=False)
@@ -63,12 +66,11 @@ class ManagerMachine(RuleBasedStateMachine):
     device_kind: SimpleNamespace
 
     @initialize(
-        block_size=st.sampled_from([1, 4, 16, 128]),
-        windows=st.sampled_from([(None,), (None, 1), (None, 3), (None, 20), (None, 5, 40), (9,), (None, 200)]),
-        sizes=st.lists(st.integers(2, 14), min_size=3, max_size=3),
-        step_blocks=st.sampled_from([0.3, 1, 2.5]),
-        prefix_caching=st.sampled_from([True, True, True, False]),
-        seed=st.integers(0, 2),
+        block_size=st.sampled_from(BLOCK_SIZES),
+        windows=st.sampled_from(WINDOWS),
+        sizes=st.lists(st.integers(4, 20), min_size=3, max_size=3),
+        step_blocks=st.sampled_from(STEP_BLOCKS),
+        prefix_caching=st.sampled_from([True, True, True, True, False]),
     )
     def start(
         self,
@@ -77,11 +79,10 @@ class ManagerMachine(RuleBasedStateMachine):
         sizes: list[int],
         step_blocks: float,
         prefix_caching: bool,
-        seed: int,
     ) -> None:
         self.block_size = block_size
-        self.max_len = 7 * block_size + 3
-        self.step_tokens = max(1, int(step_blocks * block_size))
+        self.max_len = NUM_BLOCKS * block_size + 3
+        self.step_tokens = max(2, int(step_blocks * block_size))
         self.prefix_caching = prefix_caching
         self.groups = [
             KVGroup(name=f"window {window}", num_blocks=size, window=window)
@@ -98,7 +99,7 @@ class ManagerMachine(RuleBasedStateMachine):
             verify_tokens=True,
             on_discard=self.device.discard,
         )
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(block_size)
         self.families = rng.integers(0, 2**17, (2, self.max_len)).astype(np.int32)
         self.meaning: dict[bytes, Any] = {}
         self.free_slots = list(range(SLOTS))
@@ -110,32 +111,35 @@ class ManagerMachine(RuleBasedStateMachine):
     # arrivals
 
     @rule(
-        key=st.sampled_from(KEYS),
+        key=st.sampled_from([b"", b"", b"salt"]),
         family=st.integers(0, 1),
-        shared=st.floats(0, 1),
-        prompt=st.floats(0, 1),
-        tail=st.integers(0, 2),
+        shared_blocks=st.integers(1, NUM_BLOCKS),
+        blocks=st.integers(0, NUM_BLOCKS - 1),
+        more=st.integers(1, 3),
     )
-    def arrive(self, key: bytes, family: int, shared: float, prompt: float, tail: int) -> None:
+    def arrive(self, key: bytes, family: int, shared_blocks: int, blocks: int, more: int) -> None:
         tokens_L = self.families[family].copy()
-        start = int(shared * self.max_len)
-        tokens_L[start:] = (tokens_L[start:] + tail) % 2**17
-        num_known = 1 + int(prompt * (self.max_len - 2))
+        tokens_L[shared_blocks * self.block_size :] += more
         history_L = self.device_kind.histories(key, tokens_L.tolist())
-        request = Request(key, tokens_L, history_L, num_known)
-        names = HashChain(block_size=self.block_size, key=key).walk(tokens_L, self.max_len // self.block_size)
-        for place, name in enumerate(names):
+        for place, name in enumerate(self.names(tokens_L, key)):
             self.meaning[name] = history_L[place * self.block_size : (place + 1) * self.block_size]
-        hit = self.kv.lookup(tokens_L[:num_known], key)
+        self.look_up(Request(key, tokens_L, history_L, blocks * self.block_size + more))
+
+    def names(self, tokens_L: Any, key: bytes) -> list[bytes]:
+        return list(HashChain(block_size=self.block_size, key=key).walk(tokens_L, self.max_len // self.block_size))
+
+    def look_up(self, request: Request) -> None:
+        known_L = request.tokens_L[: request.num_known]
+        hit = self.kv.lookup(known_L, request.key)
         assert hit.num_tokens == self.longest(request)
-        assert self.kv.lookup(tokens_L[:num_known], key, earlier=hit) == hit
+        assert self.kv.lookup(known_L, request.key, earlier=hit) == hit
         self.waiting.append((request, hit))
 
     def longest(self, request: Request) -> int:
         """The longest cached prefix by its definition, from names computed here."""
         if not self.prefix_caching:
             return 0
-        names = list(HashChain(block_size=self.block_size, key=request.key).walk(request.tokens_L, 7))
+        names = self.names(request.tokens_L, request.key)
         for num in range((request.num_known - 1) // self.block_size, 0, -1):
             if all(
                 set(names[self.first(group, num * self.block_size) : num]) <= set(blocks.cache.published().values())
@@ -148,7 +152,9 @@ class ManagerMachine(RuleBasedStateMachine):
         return 0 if group.window is None else max(0, position - group.window + 1) // self.block_size
 
     @precondition(lambda self: self.waiting and self.free_slots)
-    @rule(which=st.integers(0, 9), bypass=st.sampled_from([False, False, False, True]), blocks=st.integers(0, 7))
+    @rule(
+        which=st.integers(0, 9), bypass=st.sampled_from([False, False, False, True]), blocks=st.integers(0, NUM_BLOCKS)
+    )
     def admit(self, which: int, bypass: bool, blocks: int) -> None:
         request, hit = self.waiting.pop(which % len(self.waiting))
         slot = request.slot = self.free_slots.pop()
@@ -168,28 +174,43 @@ class ManagerMachine(RuleBasedStateMachine):
 
     # steps
 
-    @precondition(lambda self: self.running and len(self.steps) < DEPTH)
-    @rule(data=st.data())
-    def submit(self, data: st.DataObject) -> None:
+    @precondition(lambda self: self.running)
+    @rule(rounds=st.integers(1, 10), depth=st.integers(1, DEPTH), rng=st.randoms(use_true_random=False))
+    def run(self, rounds: int, depth: int, rng: Random) -> None:
+        """Some rounds with up to `depth` steps in flight."""
+        for _ in range(rounds):
+            idle = not self.submit(rng) and not any(step.rows for step in self.steps)
+            while len(self.steps) >= depth:
+                self.settle_oldest(rng)
+            self.everything_agrees()
+            if idle and self.running:  # they lack blocks, or wanted nothing
+                self.give_up(self.running[-1], again=True)
+
+    @precondition(lambda self: self.steps)
+    @rule(rng=st.randoms(use_true_random=False))
+    def settle(self, rng: Random) -> None:
+        self.settle_oldest(rng)
+
+    def submit(self, rng: Random) -> int:
+        """Plan a step. Returns how many rows it has."""
         self.step_id += 1
         step, budget = Step(self.step_id), self.step_tokens
-        for request in data.draw(st.permutations(self.running)):
-            count = min(budget, self.next_count(request, data))
+        for request in rng.sample(self.running, len(self.running)):
+            count = min(budget, self.next_count(request, rng))
             if count and self.extend(request, count):
                 step.rows.append(Row(request, request.slot, count, self.tables(request)))
                 request.in_flight += count
                 budget -= count
         self.steps.append(step)
+        return len(step.rows)
 
-    def next_count(self, request: Request, data: st.DataObject) -> int:
-        """A chunk of known tokens; of the last known one and drafts, if all others are in flight."""
+    def next_count(self, request: Request, rng: Random) -> int:
+        """A chunk of known tokens; the last known one and drafts, if all others are in flight."""
         known = request.num_known - request.upper
         if known > 1:
-            return data.draw(st.integers(0, known - 1))
+            return rng.choice([known - 1, known - 1, known // 2, 0])
         room = self.max_len - request.num_known - request.in_flight
-        if room <= 0:
-            return 0
-        return data.draw(st.integers(0, 1 + min(NUM_DRAFTS, room - 1)))
+        return rng.randint(0, 1 + min(NUM_DRAFTS, room - 1)) if room > 0 else 0
 
     def extend(self, request: Request, count: int) -> bool:
         slots_R, upper_R = np.array([request.slot]), np.array([request.upper + count], dtype=np.int32)
@@ -204,14 +225,13 @@ class ManagerMachine(RuleBasedStateMachine):
         assert self.kv.missing(slots_R, upper_R).tolist() == [0 if extended else missing]
         return extended
 
-    @precondition(lambda self: self.steps)
-    @rule(data=st.data(), early=st.booleans(), truncate=st.booleans())
-    def settle(self, data: st.DataObject, early: bool, truncate: bool) -> None:
+    def settle_oldest(self, rng: Random) -> None:
+        early, truncate = rng.choice([True, False]), rng.choice([True, False])
         step = self.steps.pop(0)
         rows = [row for row in step.rows if row.request in self.running]
         for row in step.rows:
             if row in rows:
-                self.compute(row, data)
+                self.compute(row, rng)
             else:  # a zombie: what it computes is of no use, and nobody may see it
                 self.device.write(
                     row.tables, row.request.confirmed, np.full(row.count, self.device_kind.GARBAGE, dtype=np.int64)
@@ -226,6 +246,8 @@ class ManagerMachine(RuleBasedStateMachine):
                 self.assert_only_what_can_be_seen_is_held(row.request)
         for row in rows if truncate else []:
             self.kv.truncate(row.slot, row.request.upper, self.step_id)
+        for request in [row.request for row in rows if row.request.num_known >= self.max_len]:
+            self.give_up(request, again=False)
         if not early:
             self.settled(step.step_id)
 
@@ -233,12 +255,11 @@ class ManagerMachine(RuleBasedStateMachine):
         self.kv.settled(step_id)
         self.settled_id = step_id
 
-    def compute(self, row: Row, data: st.DataObject) -> None:
+    def compute(self, row: Row, rng: Random) -> None:
         """Write the KV of the row's tokens, drafts that are rejected too, and read as its queries do."""
         request = row.request
         start, known = request.confirmed, request.num_known - request.confirmed
-        right = row.count if row.count < known else known
-        right += data.draw(st.integers(0, row.count - right)) if row.count > right else 0
+        right = rng.randint(min(row.count, known), row.count)
         values_L = np.full(row.count, self.device_kind.GARBAGE, dtype=np.int64)
         values_L[:right] = request.history_L[start : start + right]
         self.device.write(row.tables, start, values_L)
@@ -261,19 +282,21 @@ class ManagerMachine(RuleBasedStateMachine):
     # the end of a request
 
     @precondition(lambda self: self.running)
-    @rule(which=st.integers(0, 9), again=st.booleans())
-    def give_up(self, which: int, again: bool) -> None:
-        """Finished, aborted, failed or preempted: its steps may be in flight."""
-        request = self.running.pop(which % len(self.running))
+    @rule(which=st.integers(0, 3 * SLOTS), again=st.booleans())
+    def abort(self, which: int, again: bool) -> None:
+        """Aborted, failed or preempted: its steps may be in flight. Mostly, nothing happens."""
+        if which < len(self.running):
+            self.give_up(self.running[which], again)
+
+    def give_up(self, request: Request, again: bool) -> None:
+        self.running.remove(request)
         slot, request.slot = request.slot, -1
         self.kv.release(slot, self.step_id if request.in_flight else self.settled_id)
         self.free_slots.append(slot)
         with pytest.raises(AssertionError, match="released twice"):
             self.kv.release(slot, self.step_id)
         if again:
-            restarted = Request(request.key, request.tokens_L, request.history_L, request.num_known)
-            hit = self.kv.lookup(request.tokens_L[: request.num_known], request.key)
-            self.waiting.append((restarted, hit))
+            self.look_up(Request(request.key, request.tokens_L, request.history_L, request.num_known))
 
     @invariant()
     def everything_agrees(self) -> None:
@@ -310,5 +333,36 @@ def machine(kv_device: SimpleNamespace) -> type[ManagerMachine]:
 
 def test_random_use(machine: type[ManagerMachine]) -> None:
     case = machine.TestCase("runTest")
-    case.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    case.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
     case.runTest()
+
+
+@pytest.mark.parametrize("seed", range(28))
+def test_long_random_use(machine: type[ManagerMachine], seed: int) -> None:
+    """Long lives, in which what is cached is found, evicted and found again."""
+    rng = Random(seed)
+    busy = machine()
+    busy.start(
+        block_size=BLOCK_SIZES[seed % 4],
+        windows=WINDOWS[seed % 7],
+        sizes=[rng.randint(9, 24) for _ in range(3)],
+        step_blocks=rng.choice(STEP_BLOCKS),
+        prefix_caching=True,
+    )
+    for _ in range(40):
+        busy.arrive(
+            key=rng.choice([b"", b"", b"salt"]),
+            family=rng.randint(0, 1),
+            shared_blocks=rng.randint(1, NUM_BLOCKS),
+            blocks=rng.randint(0, NUM_BLOCKS - 1),
+            more=rng.randint(1, 3),
+        )
+        if busy.free_slots:
+            busy.admit(which=rng.randint(0, 9), bypass=rng.random() < 0.1, blocks=rng.randint(0, NUM_BLOCKS))
+        if busy.running:
+            busy.run(rounds=rng.randint(1, 5), depth=rng.randint(1, DEPTH), rng=rng)
+        if busy.running and rng.random() < 0.3:
+            busy.abort(which=rng.randint(0, SLOTS), again=rng.random() < 0.5)
+        busy.everything_agrees()
+    busy.teardown()
+    assert busy.kv.stats.hits
