@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from isoinfer.frontend.progress import RequestProgress
 from isoinfer.frontend.tokenizer import Tokenizer
 from isoinfer.outputs import RequestMetrics, RequestOutput
 from isoinfer.sampling_params import SamplingParams
+from isoinfer.speculation.config import parse_speculative
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend
@@ -32,6 +34,17 @@ Message = Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """What of a request only the scheduler needs."""
+
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+FIRST_COME = Rank()
+
+
 class LLM:
     """A model on a backend.
 
@@ -39,7 +52,11 @@ class LLM:
     before, which keeps its own dtype, determinism and options. `dtype`: "auto", "float32", "bfloat16", ... as
     the backend has it. `quantization`: None or "int8". `max_model_len`: longest prompt plus answer in tokens.
     `kv_memory`: bytes for KV, such as "2GiB". `deterministic`: a request's bits depend on no other request.
-    `enforce_eager`: no captured graphs, even where the backend has them.
+    `enforce_eager`: no captured graphs, even where the backend has them. `scheduling_policy`: fcfs, priority, lpm or
+    two-phase. `scheduling_depth`: steps in flight, 1 or 2, None = what pays on the backend.
+    `long_prefill_token_threshold`: most prompt tokens of a request in a step that also decodes, 0 = no limit.
+    `enable_prefix_caching`: prompts that begin alike share KV. `speculative`: drafts to verify, such as "ngram:5" or
+    "suffix:5"; `spec_accept`: "coupled" or "rejection". `check_invariants`: assert the scheduler's, slowly.
     `backend_options`: settings only that backend knows. `progress(done, total)` is called while weights
     load. Raises UserErrors that say what to do.
     """
@@ -57,6 +74,13 @@ class LLM:
         kv_memory: str | int | None = None,
         deterministic: bool = False,
         enforce_eager: bool = False,
+        scheduling_policy: str = "fcfs",
+        scheduling_depth: int | None = None,
+        long_prefill_token_threshold: int = 0,
+        enable_prefix_caching: bool = True,
+        speculative: str | None = None,
+        spec_accept: str = "coupled",
+        check_invariants: bool = False,
         fallback: str = "composed",
         threads: int | None = None,
         backend_options: Mapping[str, str] | None = None,
@@ -75,8 +99,19 @@ class LLM:
             quantization=quantization,
             max_model_len=max_model_len,
             enforce_eager=enforce_eager,
-            cache=CacheConfig(kv_memory=None if kv_memory is None else parse_bytes(kv_memory)),
-            scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
+            speculative=None if speculative is None else parse_speculative(speculative, spec_accept),
+            cache=CacheConfig(
+                kv_memory=None if kv_memory is None else parse_bytes(kv_memory),
+                enable_prefix_caching=enable_prefix_caching,
+            ),
+            scheduler=SchedulerConfig(
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                scheduling_policy=scheduling_policy,
+                scheduling_depth=scheduling_depth,
+                long_prefill_token_threshold=long_prefill_token_threshold,
+                check_invariants=check_invariants,
+            ),
         )
         built = build_engine(config, progress)
         self.model_name = config.model
@@ -144,9 +179,21 @@ class LLM:
 
     # requests one by one
 
-    def submit(self, request_id: str, prompt: Prompt, sampling_params: SamplingParams | None = None) -> None:
-        """Queue a completion under an id of your own. RequestError if it can never be served."""
-        self._add(request_id, prompt, sampling_params, add_special_tokens=True)
+    def submit(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        """Queue a completion under an id of your own. RequestError if it can never be served.
+
+        `priority`: smaller goes first under that policy. `cache_salt`: KV is shared only with the same salt.
+        """
+        rank = Rank(priority=priority, cache_salt=cache_salt)
+        self._add(request_id, prompt, sampling_params, add_special_tokens=True, rank=rank)
 
     def submit_chat(
         self,
@@ -156,10 +203,13 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         """Queue a chat answer under an id of your own. TemplateError or RequestError if that cannot be."""
         text = self.render_chat(messages, tools=tools, chat_template_kwargs=chat_template_kwargs)
-        self._add(request_id, text, sampling_params, add_special_tokens=False)
+        rank = Rank(priority=priority, cache_salt=cache_salt)
+        self._add(request_id, text, sampling_params, add_special_tokens=False, rank=rank)
 
     def step(self) -> list[RequestOutput]:
         """Compute one step; the submitted requests that changed. `finished` marks a request's last output."""
@@ -241,10 +291,18 @@ class LLM:
         *,
         add_special_tokens: bool,
         stream: bool = True,
+        rank: Rank = FIRST_COME,
     ) -> None:
         params = params or self._input.default_params
         engine = self._engine
-        children = self._input.process(request_id, prompt, params, add_special_tokens=add_special_tokens)
+        children = self._input.process(
+            request_id,
+            prompt,
+            params,
+            priority=rank.priority,
+            cache_salt=rank.cache_salt,
+            add_special_tokens=add_special_tokens,
+        )
         text = prompt if isinstance(prompt, str) else None
         self._output.add(request_id, text, params, children, stream=stream)
         self._send(engine, request_id, children)

@@ -84,7 +84,13 @@ _NUMBERS: Mapping[str, _Number] = {
 }
 _BIAS = _Number(integer=False, low=-100, high=100)
 _TOKEN_ID = _Number(integer=True, low=0, fix="Token ids are non-negative integers.")
-_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+_FLAGS = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "skip_reading_prefix_cache",
+)
 _NULLABLE = frozenset(
     {"seed", "max_tokens", "logprobs", "prompt_logprobs", "stop", "stop_token_ids", "logit_bias"}
     | {"allowed_token_ids", "bad_words"}
@@ -99,6 +105,7 @@ class SamplingParams:
     `top_k` 0 or -1, `top_p` 1, `min_p` 0, the penalties' 0 (`repetition_penalty` 1) switch off.
     `max_tokens` None = until the context is full. `temperature` 0 = greedy. `seed` None = fresh entropy.
     `logprobs`/`prompt_logprobs`: None = none, 0 = only the token's own, k = and the best k.
+    `skip_reading_prefix_cache`: compute the whole prompt, whatever of it is cached.
     """
 
     n: int = 1
@@ -123,6 +130,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    skip_reading_prefix_cache: bool = False
 
     def __post_init__(self) -> None:
         for name, number in _NUMBERS.items():

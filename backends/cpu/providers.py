@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from isoinfer.backends.cpu import native_ops, remap, torch_ops
+from isoinfer.backends.cpu import native_ops, native_speculation, remap, torch_ops
 from isoinfer.backends.cpu.kv import BLOCK_SIZE
 from isoinfer.backends.cpu.native_library import NativeLibrary
 from isoinfer.backends.ops import (
@@ -67,6 +67,11 @@ class CpuProviders:
             "argmax": (native_ops.make_argmax, _accept),
             "logprobs": (native_ops.make_logprobs, _few_best),
             "sample": (native_ops.make_sample, _accept),
+            "verify": (native_speculation.make_verify, _accept),
+            "verify_rejection": (native_speculation.make_verify_rejection, _accept),
+            "append_history": (native_speculation.make_append_history, _accept),
+            "propose_ngram": (native_speculation.make_propose_ngram, _accept),
+            "consume_drafts": (native_speculation.make_consume_drafts, _accept),
         }
         return {
             (op, "native"): Provider(

@@ -19,8 +19,9 @@ class SimOptions:
     `stream`: lazy = work runs when it is waited for; eager = at launch. `clock`: virtual or real. `host_us`:
     host time of a round, None = as it is. `step_ms`: time of a step, None = the chip's roofline (0 without a
     chip). `count`: chips that share the work. `bits`: width of operands. `layers`: times that KV is written and
-    read. `graphs`: decode steps may be captured; a graph is the callable itself. `eos_every`: a token in so many is `eos_token`, 0 = none. `predictable`: a token in so many is new and
-    all others follow from the two before them; 0 = all are new. `memory`: bytes of the device.
+    read. `graphs`: decode steps may be captured; a graph is the callable itself. `eos_every`: a token in so
+    many is `eos_token`, 0 = none. `predictable`: a token in so many is new and all others follow from the two
+    before them; 0 = all are new. `memory`: bytes of the device.
     """
 
     stream: str = "lazy"

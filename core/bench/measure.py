@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from isoinfer.errors import StepError
 if TYPE_CHECKING:
     from isoinfer.engine.engine import Engine
     from isoinfer.engine.messages import AddRequest
+    from isoinfer.engine.scheduler import SchedulerStats
 
 PERCENTILES = (50, 90, 99)
 
@@ -28,16 +29,25 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the scheduler counted during a run. `draft_tokens` were checked, `accepted_tokens` of them were right."""
+
+    rounds: int
+    preemptions: int
+    wasted_rows: int
+    draft_tokens: int
+    accepted_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a mix. `kv_usage`: share of KV blocks owned after each step."""
+    """One run of a mix. `kv_usage`: share of KV blocks that requests own, after each step."""
 
     seconds: float
     num_prompt_tokens: int
     requests: Sequence[Times]
     kv_usage: Sequence[float]
-    rounds: int
-    preemptions: int
-    wasted_rows: int
+    counts: Counts
 
     @property
     def num_output_tokens(self) -> int:
@@ -64,9 +74,7 @@ class Run:
                 ]
             ),
             "e2el_ms": _spread([1e3 * times.last for times in self.requests]),
-            "rounds": self.rounds,
-            "preemptions": self.preemptions,
-            "wasted_rows": self.wasted_rows,
+            **asdict(self.counts),
             "kv_usage_mean": float(np.mean(self.kv_usage)) if self.kv_usage else 0.0,
             "kv_usage_max": max(self.kv_usage, default=0.0),
         }
@@ -82,7 +90,7 @@ def measure(
     """Add all requests, run the engine until it is idle. `now`: the clock to measure by; `show(done, tokens)`
     is called after each step. StepError if a request fails: what is left would measure something else."""
     follow = _Follower(now())
-    before = _counts(engine)
+    before = replace(engine.scheduler.stats)
     num_prompt_tokens = 0
     for request in requests:
         engine.add(request)
@@ -94,15 +102,12 @@ def measure(
         follow.take(updates, now())
         kv_usage.append(engine.scheduler.kv_usage)
         show(follow.num_finished, follow.num_tokens)
-    rounds, preemptions, wasted_rows = (after - first for after, first in zip(_counts(engine), before, strict=True))
     return Run(
         seconds=now() - follow.started,
         num_prompt_tokens=num_prompt_tokens,
         requests=tuple(follow.requests.values()),
         kv_usage=kv_usage,
-        rounds=rounds,
-        preemptions=preemptions,
-        wasted_rows=wasted_rows,
+        counts=_counts(before, engine.scheduler.stats),
     )
 
 
@@ -126,9 +131,14 @@ class _Follower:
             self.num_finished += bool(update.finish_reason)
 
 
-def _counts(engine: Engine) -> tuple[int, int, int]:
-    stats = engine.scheduler.stats
-    return stats.num_steps, stats.num_preemptions, stats.num_wasted_rows
+def _counts(before: SchedulerStats, after: SchedulerStats) -> Counts:
+    return Counts(
+        rounds=after.num_steps - before.num_steps,
+        preemptions=after.num_preemptions - before.num_preemptions,
+        wasted_rows=after.num_wasted_rows - before.num_wasted_rows,
+        draft_tokens=after.num_draft_tokens - before.num_draft_tokens,
+        accepted_tokens=after.num_accepted_tokens - before.num_accepted_tokens,
+    )
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -46,9 +46,6 @@ def bench(
     num_warmups: Annotated[
         int, typer.Option("--num-warmups", help="Requests answered before, which do not count; not simulated.", min=0)
     ] = 1,
-    scheduling_depth: Annotated[
-        int | None, typer.Option("--scheduling-depth", help="Steps in flight, 1 or 2; what pays on the backend.")
-    ] = None,
     backend_option: Annotated[
         list[str] | None, typer.Option("--backend-option", help="NAME=VALUE that the backend knows. Repeatable.")
     ] = None,
@@ -65,7 +62,7 @@ def bench(
         seed=seed,
     )
     options = _pairs(backend_option or [])
-    config = _config(model or "", engine, options, mix, scheduling_depth)
+    config = _config(model or "", engine, options, mix.longest)
     if (model is None) == (sim_model is None):
         raise UserError("Say what to run: -m MODEL here, or --sim-model NAME with --backend sim:CHIP.")
     if model is not None:
@@ -122,12 +119,11 @@ def _measured(engine: Engine, backend: Backend, mix: RequestMix, vocab_size: int
     return {"simulated": isinstance(backend, Simulated), **figures}
 
 
-def _config(
-    model: str, engine: EngineOptions, options: Mapping[str, str], mix: RequestMix, depth: int | None
-) -> EngineConfig:
-    """The engine's settings. Requests get as much context as the longest of them needs, unless told otherwise."""
+def _config(model: str, engine: EngineOptions, options: Mapping[str, str], longest: int) -> EngineConfig:
+    """The engine's settings. A request gets as much context as the longest of them needs, unless told otherwise."""
     from isoinfer.backends.descriptor import BackendConfig
     from isoinfer.config import CacheConfig, EngineConfig, SchedulerConfig, parse_bytes
+    from isoinfer.speculation.config import parse_speculative
 
     return EngineConfig(
         model=model,
@@ -140,13 +136,20 @@ def _config(
             options=dict(options),
         ),
         quantization=engine.quantization,
-        max_model_len=engine.max_model_len or mix.longest,
+        max_model_len=engine.max_model_len or longest,
         enforce_eager=engine.enforce_eager,
-        cache=CacheConfig(kv_memory=None if engine.kv_memory is None else parse_bytes(engine.kv_memory)),
+        speculative=None if engine.speculative is None else parse_speculative(engine.speculative, engine.spec_accept),
+        cache=CacheConfig(
+            kv_memory=None if engine.kv_memory is None else parse_bytes(engine.kv_memory),
+            enable_prefix_caching=engine.enable_prefix_caching,
+        ),
         scheduler=SchedulerConfig(
             max_num_seqs=engine.max_num_seqs,
             max_num_batched_tokens=engine.max_num_batched_tokens,
-            scheduling_depth=depth,
+            scheduling_policy=engine.scheduling_policy,
+            scheduling_depth=engine.scheduling_depth,
+            long_prefill_token_threshold=engine.long_prefill_token_threshold,
+            check_invariants=engine.check_invariants,
         ),
     )
 

@@ -46,6 +46,27 @@ class EngineOptions:
     enforce_eager: Annotated[
         bool, _engine("--enforce-eager", help="Capture no graphs, even where the backend can.")
     ] = False
+    scheduling_policy: Annotated[
+        str, _engine("--scheduling-policy", help="fcfs, priority, lpm (longest cached prefix) or two-phase.")
+    ] = "fcfs"
+    scheduling_depth: Annotated[
+        int | None, _engine("--scheduling-depth", help="Steps in flight: 1, 2, or what pays on the backend.")
+    ] = None
+    long_prefill_token_threshold: Annotated[
+        int, _engine("--long-prefill-token-threshold", help="Most prompt tokens of a request beside decodes; 0 is off.")
+    ] = 0
+    enable_prefix_caching: Annotated[
+        bool, _engine("--enable-prefix-caching/--no-enable-prefix-caching", help="Share KV of like beginnings.")
+    ] = True
+    speculative: Annotated[
+        str | None, _engine("--speculative", help="Drafts to verify: ngram:5, suffix:5, or METHOD:DRAFTS:MIN:MAX.")
+    ] = None
+    spec_accept: Annotated[
+        str, _engine("--spec-accept", help="coupled keeps seeded tokens as without drafts; rejection is the classic.")
+    ] = "coupled"
+    check_invariants: Annotated[
+        bool, _engine("--check-invariants", help="Assert the scheduler's invariants in every step; slow.")
+    ] = False
     fallback: Annotated[str, _engine("--fallback", help="Where an op has no kernel: fail, composed or reference.")] = (
         "composed"
     )

@@ -95,7 +95,7 @@ class SamplingTable:
             position_P=position_P,
             history_PL=_histories(penalized, slots_P.size),
             prompt_len_P=self._prompt_len_S[slots_P],
-            length_P=position_P,
+            length_P=_lengths(penalized, slots_P.size),
             presence_P=_column(penalized, slots_P.size, "presence_penalty", 0.0),
             frequency_P=_column(penalized, slots_P.size, "frequency_penalty", 0.0),
             repetition_P=_column(penalized, slots_P.size, "repetition_penalty", 1.0),
@@ -145,6 +145,14 @@ def _histories(places: Sequence[Place], size: int) -> Int32Array:
     for place in places:
         history_PL[place.index, : place.length] = place.tokens_L[: place.length]
     return history_PL
+
+
+def _lengths(places: Sequence[Place], size: int) -> Int32Array:
+    """How far each penalised place's history goes, 0 for the others: nobody may read past its width."""
+    length_P = np.zeros(size, dtype=np.int32)
+    for place in places:
+        length_P[place.index] = place.length
+    return length_P
 
 
 def _bias_entries(places: Sequence[Place]) -> tuple[Int32Array, Int32Array, Float32Array]:

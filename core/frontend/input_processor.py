@@ -55,6 +55,7 @@ class InputProcessor:
         params: SamplingParams | None = None,
         *,
         priority: int = 0,
+        cache_salt: str | None = None,
         add_special_tokens: bool = True,
     ) -> list[AddRequest]:
         """One message per completion: `request_id` itself, or `request_id/i` where params.n is above 1.
@@ -74,6 +75,8 @@ class InputProcessor:
                 prompt_token_ids=prompt_token_ids,
                 sampling=CoreSampling(seed=seed, num_prompt_logprobs=_count(params.prompt_logprobs, i), **shared),
                 priority=priority,
+                cache_salt=cache_salt,
+                prefix_caching=not params.skip_reading_prefix_cache,
             )
             for i, (child_id, seed) in enumerate(zip(_child_ids(request_id, params.n), _seeds(params), strict=True))
         ]

@@ -31,6 +31,19 @@ def bytes_per_token(config: ModelConfig, dtype: str) -> int:
     return weight_bytes(config, dtype) + 2 * config.num_layers * config.kv_size * _itemsize(dtype)
 
 
+def expert_bytes(config: ModelConfig, dtype: str) -> int:
+    """Bytes of all routed experts, unquantised, of which a token reads `top_k` in `num_experts`."""
+    if config.moe is None:
+        return 0
+    one = 3 * config.hidden_size * config.moe.intermediate_size
+    return len(config.moe.layers) * config.moe.num_experts * one * _itemsize(dtype)
+
+
+def expert_share(config: ModelConfig) -> float:
+    """The part of the routed experts that one token reads."""
+    return 0.0 if config.moe is None else config.moe.top_k / config.moe.num_experts
+
+
 def _itemsize(dtype: str) -> int:
     size: int = getattr(torch, dtype).itemsize
     return size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from isoinfer.backends.interface import KVSpec, ModelSpec
 from isoinfer.backends.ops.rope_table import rope_table
 from isoinfer.layers.parts import Bind, Parts
-from isoinfer.models.costs import bytes_per_token, flops_per_token, weight_bytes
+from isoinfer.models.costs import bytes_per_token, expert_bytes, expert_share, flops_per_token, weight_bytes
 from isoinfer.models.decoder import build_decoder
 from isoinfer.models.parallel import Split, parallel_plan
 from isoinfer.models.weight_rules import decoder_rules, ignored_tensors
@@ -67,6 +67,8 @@ class Model:
             vocab_size=self.config.vocab_size,
             hidden_size=self.config.hidden_size,
             max_position=self.config.max_position,
+            expert_bytes=expert_bytes(self.config, dtype),
+            expert_share=expert_share(self.config),
         )
 
     def build(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from isoinfer.errors import UserError
 
@@ -67,8 +67,10 @@ class SpeculativeConfig:
         return self.max_match if self.method == "ngram" else max(self.min_match, min(self.max_match, DEVICE_NGRAM))
 
 
-def parse_speculative(text: str) -> SpeculativeConfig | None:
+def parse_speculative(text: str, accept: str = "coupled") -> SpeculativeConfig | None:
     """`method:drafts` or `method:drafts:min:max`, of suffix also `:per_token`; None for `off`. UserError otherwise."""
+    if accept not in get_args(Accept):
+        raise UserError(f"drafts are accepted by {' or '.join(get_args(Accept))}, not {accept!r}")
     method, *numbers = text.strip().lower().split(":")
     if method == "off" and not numbers:
         return None
@@ -77,7 +79,12 @@ def parse_speculative(text: str) -> SpeculativeConfig | None:
     num_drafts, *match = map(int, numbers)
     low, high, per_token = (*(match or DEFAULT_MATCH[method]), 0)[:3]
     return SpeculativeConfig(
-        method=cast(Method, method), num_drafts=num_drafts, min_match=low, max_match=high, drafts_per_token=per_token
+        method=cast(Method, method),
+        num_drafts=num_drafts,
+        min_match=low,
+        max_match=high,
+        drafts_per_token=per_token,
+        accept=cast(Accept, accept),
     )
 
 

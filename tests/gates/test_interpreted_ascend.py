@@ -45,6 +45,8 @@ DTYPES = (torch.float32, torch.float16)
 SERVED = [name for name in ALL_OPS if kernel_module(name) is not None]
 TORCH_OPS = {"moe_experts"}
 """Made of linear and an activation, which are kernels."""
+REFUSED = {"verify_rejection"}
+"""Torch alone has it, by sums over the vocabulary in an order that it chooses by shape."""
 TINY = {
     "vocab_size": 128,
     "hidden_size": 32,
@@ -76,8 +78,11 @@ def test_the_cases_of_the_op_pass(name: str) -> None:
         results = run_op_cases(backend, [ALL_OPS[name]], dtypes=DTYPES, seed=seed)
         results = [result for result in results if "weights here yet" not in result.reason]
         assert results
-        provider = "triton" if name in SERVED else "torch"
-        assert [f"{r.id}: {r.reason}" for r in results if (r.provider, r.status) != (provider, "passed")] == []
+        if name in REFUSED:
+            assert all("which --deterministic rules out" in result.reason for result in results)
+        else:
+            provider = "triton" if name in SERVED else "torch"
+            assert [f"{r.id}: {r.reason}" for r in results if (r.provider, r.status) != (provider, "passed")] == []
 
 
 def _long_samples(dtype: torch.dtype) -> Iterator[tuple[str, Sample]]:

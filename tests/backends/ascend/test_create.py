@@ -29,7 +29,7 @@ def test_capabilities_are_those_of_the_chip() -> None:
     ("config", "message"),
     [
         (BackendConfig(dtype="float64"), "computes in bfloat16, float16, float32, not float64"),
-        (BackendConfig(deterministic=True), "not batch-invariant"),
+        (BackendConfig(deterministic=True), "served by the ascend backend's Triton kernels: kernels are not run"),
         (BackendConfig(options={"speed": "max"}), "has no options, got speed"),
     ],
     ids=["dtype", "deterministic", "option"],
@@ -48,6 +48,13 @@ def test_an_assumed_chip_answers_and_does_not_compute() -> None:
         norm(torch.ones(2, 64), torch.ones(64))
     with pytest.raises(BackendError, match="knows no chip '310P'"):
         assume(BackendConfig(assume="310P"))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_deterministic_backend_says_so(deterministic: bool) -> None:
+    backend = assume(BackendConfig(assume="950", deterministic=deterministic))
+    assert backend.capabilities.bitwise_deterministic is deterministic
+    assert any("deterministic" in line for line in backend.describe()) is deterministic
 
 
 def test_an_import_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

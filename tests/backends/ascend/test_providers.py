@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from isoinfer.backends.ascend.create import assume
 from isoinfer.backends.ascend.providers import kernel_module
 from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.backends.ops import (
@@ -14,6 +15,7 @@ from isoinfer.backends.ops import (
     ALL_OPS,
     KV_WRITE,
     LINEAR,
+    MOE_EXPERTS,
     RMS_NORM,
     ROPE,
     ROPE_KV_WRITE,
@@ -67,3 +69,34 @@ def test_quantised_weights_are_refused(backend: Any) -> None:
 def test_every_op_has_an_answer(backend: Any) -> None:
     for op in ALL_OPS.values():
         assert backend.supports(op, next(iter(op.samples(torch.bfloat16, 0))).static)
+
+
+def plain_linear(dtype: str = "bfloat16") -> LinearSpec:
+    return LinearSpec(in_features=64, out_features=64, bias=False, quant=None, dtype=dtype, out_dtype=dtype)
+
+
+def test_products_are_torchs_unless_rows_may_not_depend_on_the_batch(backend: Any) -> None:
+    assert backend.support(LINEAR, plain_linear()).provider == "torch"
+    assert not backend.support(LINEAR, plain_linear()).batch_invariant
+    if kernel_module("linear") is not None:
+        invariant = assume(BackendConfig(assume="950", deterministic=True)).support(LINEAR, plain_linear())
+        assert (invariant.provider, invariant.batch_invariant) == ("triton", True)
+
+
+@pytest.mark.skipif(isinstance(kernel_module("linear"), str), reason="triton is not installed")
+def test_under_deterministic_whatever_serves_is_batch_invariant() -> None:
+    backend = assume(BackendConfig(assume="910B", deterministic=True))
+    refused = set()
+    for op in ALL_OPS.values():
+        samples = op.samples if op.paged_samples is None else lambda *args, op=op: op.paged_samples(*args, 128)
+        for sample in samples(torch.bfloat16, 0):
+            support, answers = backend.support(op, sample.static), backend.supports(op, sample.static)
+            fused = [answer.reason for answer in answers if answer.provider == "torch_npu"]
+            assert all("which --deterministic rules out" in reason for reason in fused)
+            if support.status == "supported":
+                assert support.batch_invariant, op.name
+                assert support.provider == ("torch" if kernel_module(op.name) is None else "triton")
+            elif getattr(sample.static, "quant", None) is None:
+                refused.add(op.name)
+    assert refused == {"verify_rejection"}
+    assert backend.support(MOE_EXPERTS, next(iter(MOE_EXPERTS.samples(torch.bfloat16, 0))).static).batch_invariant

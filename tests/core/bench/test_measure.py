@@ -9,6 +9,7 @@ import pytest
 
 from isoinfer.bench.measure import measure
 from isoinfer.engine.messages import AddRequest, CoreSampling, TokenUpdate
+from isoinfer.engine.scheduler import SchedulerStats
 from isoinfer.errors import StepError
 
 REQUESTS = [
@@ -26,7 +27,7 @@ class ScriptedEngine:
 
     def __init__(self, *steps: list[TokenUpdate], before: int = 10) -> None:
         self.clock, self.added, self._steps = 100.0, [], list(steps)
-        stats = SimpleNamespace(num_steps=before, num_preemptions=2, num_wasted_rows=0)
+        stats = SchedulerStats(num_steps=before, num_preemptions=2, num_draft_tokens=7)
         self.scheduler = SimpleNamespace(stats=stats, kv_usage=0.0)
 
     def add(self, request):
@@ -70,6 +71,8 @@ def test_every_figure():
         "rounds": 4,
         "preemptions": 0,
         "wasted_rows": 0,
+        "draft_tokens": 0,
+        "accepted_tokens": 0,
         "kv_usage_mean": 0.625,
         "kv_usage_max": 1.0,
     }

@@ -25,6 +25,8 @@ COMMON = {
     "rounds",
     "preemptions",
     "wasted_rows",
+    "draft_tokens",
+    "accepted_tokens",
     "kv_usage_mean",
     "kv_usage_max",
 }

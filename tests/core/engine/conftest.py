@@ -336,7 +336,52 @@ def make_core(
     return Core(Engine(scheduler, runner, depth=depth, check_invariants=True), scheduler, kv, runner)
 
 
+def step_plan(
+    start: Sequence[int],
+    count: Sequence[int],
+    *,
+    tables: Sequence[Sequence[Sequence[int]]] = (),
+    samples: Sequence[bool] = (),
+    drafts: Sequence[int] = (),
+    remap: Sequence[int] = (),
+    uncertain: Sequence[int] = (),
+    step_id: int = 1,
+) -> StepPlan:
+    """A plan of rows that begin at `start` with `count` tokens, 100, 101, ...; all sample, none is remapped."""
+
+    def ints(values: Sequence[int], default: int = 0) -> Any:
+        return np.array(values if len(values) else [default] * len(start), dtype=np.int32)
+
+    none = np.zeros(0, dtype=np.int32)
+    return StepPlan(
+        step_id=step_id,
+        request_R=np.arange(len(start), dtype=np.int64),
+        epoch_R=ints(()),
+        slot_R=np.arange(len(start), dtype=np.int32),
+        start_R=ints(start),
+        uncertain_R=ints(uncertain),
+        query_len_R=ints(count),
+        num_drafts_R=ints(drafts),
+        samples_R=np.array(samples or [True] * len(start)),
+        remap_R=ints(remap, -1),
+        block_tables=tuple(np.array(table, dtype=np.int32) for table in tables),
+        token_ids_T=np.arange(100, 100 + sum(count), dtype=np.int32),
+        predicted_RX=np.zeros((len(start), 0), dtype=np.int32),
+        num_predicted_R=ints(()),
+        entered_slot_E=none,
+        entered_len_E=none,
+        entered_tokens_T=none,
+        prompt_index_Q=none,
+        prompt_target_Q=none,
+        prompt_row_Q=none,
+        prompt_position_Q=none,
+        num_prompt_logprobs=0,
+    )
+
+
 @pytest.fixture(scope="session")
 def fake() -> SimpleNamespace:
-    """`make_core(...)`, and what the fake model says of a request that is alone."""
-    return SimpleNamespace(make_core=make_core, answer=answer, logprob_of=logprob_of, vocab=VOCAB)
+    """`make_core(...)`, what the fake model says of a request that is alone, and plans made by hand."""
+    return SimpleNamespace(
+        make_core=make_core, answer=answer, logprob_of=logprob_of, vocab=VOCAB, step_plan=step_plan
+    )

@@ -36,7 +36,9 @@ def test_the_description_names_model_type_and_kv(build: Callable[..., BuiltEngin
     built = build(quantization="int8", max_model_len=64, scheduler=SchedulerConfig(max_num_seqs=2))
     text = "\n".join(built.description)
     assert "float32, weights int8" in text
-    assert "8 blocks of 16 tokens = 128 tokens; context 64 tokens" in text
+    assert "128.0 KiB in blocks of 16 tokens; context 64 tokens" in text
+    assert "16 blocks = 256 tokens" in text, "as much as both requests hold, and as much again to cache"
+    assert "fcfs, depth 1 (each step settles before the next); prefix cache on" in text
 
 
 def test_an_unknown_quantization_names_the_known_ones(build: Callable[..., BuiltEngine]) -> None:

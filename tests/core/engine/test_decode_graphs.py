@@ -20,6 +20,14 @@ GRAPHS = {"graphs": "on"}
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 WARM = SamplingParams(temperature=0.9, top_k=40, seed=3, max_tokens=20, ignore_eos=True, repetition_penalty=1.2)
 
+MORE: list[dict[str, Any]] = [
+    {},
+    {"max_num_batched_tokens": 7},
+    {"max_num_seqs": 3},
+    {"deterministic": True, "scheduling_depth": 2},
+    {"scheduling_depth": 2, "max_num_seqs": 3},
+]
+
 
 @pytest.fixture(scope="module")
 def prompts(tiny: SimpleNamespace) -> list[list[int]]:
@@ -78,7 +86,7 @@ def test_sizes_are_few_ascending_and_reach_the_largest_step(max_rows: int, limit
 
 @pytest.mark.parametrize("stream", ["inline", "thread"])
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
-@pytest.mark.parametrize("more", [{}, {"max_num_batched_tokens": 7}, {"max_num_seqs": 3}, {"deterministic": True}])
+@pytest.mark.parametrize("more", MORE, ids=str)
 def test_tokens_are_those_without_graphs(
     open_llm: Callable[..., LLM], prompts: list[list[int]], stream: str, params: SamplingParams, more: dict[str, Any]
 ) -> None:
@@ -120,8 +128,8 @@ def test_any_schedule_gives_the_same_tokens(open_llm: Callable[..., LLM], data: 
     prompt = st.lists(st.integers(2, 95), min_size=1, max_size=40)
     prompts = data.draw(st.lists(prompt, min_size=1, max_size=9))
     every, abort_after = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 12))
-    stream = data.draw(st.sampled_from(["inline", "thread"]))
-    on = open_llm(backend_options={**GRAPHS, "stream": stream}, max_num_seqs=6)
+    stream, depth = data.draw(st.sampled_from(["inline", "thread"])), data.draw(st.integers(1, 2))
+    on = open_llm(backend_options={**GRAPHS, "stream": stream}, max_num_seqs=6, scheduling_depth=depth)
     assert run_schedule(on, prompts, every, abort_after) == run_schedule(open_llm(), prompts, every, abort_after)
 
 
@@ -170,8 +178,9 @@ def test_padding_rows_write_to_scratch_and_to_nothing_else(
     llm.generate(prompts[:5], GREEDY)
     untouched = [bool((layer.v_BKSD == 777.0).flatten(1).all(1)[0]) for layer in kv.layers.values()]
     assert untouched == [True] * len(untouched), "block 0 belongs to nobody"
-    assert {len(layer.v_BKSD) for layer in kv.layers.values()} == {scratch.first_block + 1}
-    written = [(layer.v_BKSD[scratch.first_block] != 777.0).any((0, 2)).tolist() for layer in kv.layers.values()]
+    (first,) = scratch.first_blocks
+    assert {len(layer.v_BKSD) for layer in kv.layers.values()} == {first + 1}
+    written = [(layer.v_BKSD[first] != 777.0).any((0, 2)).tolist() for layer in kv.layers.values()]
     assert written == [[True] * 3 + [False] * 13] * len(written), "five rows in a graph of eight"
 
 
@@ -194,20 +203,32 @@ def test_a_capture_that_fails_is_told_and_the_steps_run_without(
 
 
 def test_sizes_captured_before_one_failed_stay_in_use(
-    open_fresh: Callable[..., LLM], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    open_fresh: Callable[..., LLM],
+    prompts: list[list[int]],
+    fake: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     llm = open_fresh()
     llm.generate(prompts[:1], GREEDY)
     graphs = graphs_of(llm)
     monkeypatch.setattr(graphs, "_may_capture", False)
-    assert [graphs.size_for(plan_of(rows)) for rows in (1, 2, 12, 13)] == [1, None, None, None]
+    assert [graphs.size_for(decodes(fake, rows)) for rows in (1, 2, 12, 13)] == [1, None, None, None]
     monkeypatch.setattr(graphs, "_may_capture", True)
-    assert [graphs.size_for(plan_of(rows)) for rows in (1, 3, 9, 12, 13)] == [1, 4, 12, 12, None]
+    assert [graphs.size_for(decodes(fake, rows)) for rows in (1, 3, 9, 12, 13)] == [1, 4, 12, 12, None]
 
 
-def plan_of(rows: int) -> Any:
-    none = np.zeros(0, dtype=np.int32)
-    return SimpleNamespace(num_rows=rows, num_tokens=rows, prompt_index_Q=none, samples_R=np.ones(rows, dtype=bool))
+def decodes(fake: SimpleNamespace, rows: int, **changes: Any) -> Any:
+    return fake.step_plan(**{"start": [3] * rows, "count": [1] * rows, **changes})
+
+
+def test_steps_with_drafts_or_without_sampling_run_eagerly(
+    open_fresh: Callable[..., LLM], fake: SimpleNamespace
+) -> None:
+    graphs = graphs_of(open_fresh())
+    assert graphs.size_for(decodes(fake, 2, remap=[1, 0])) == 2
+    assert graphs.size_for(fake.step_plan([3, 3], [2, 1], drafts=[1, 0])) is None
+    assert graphs.size_for(decodes(fake, 2, remap=[1, 0], uncertain=[0, 1])) is None, "its slots depend on the device"
+    assert graphs.size_for(decodes(fake, 2, samples=[True, False])) is None
 
 
 class HostPlan:
@@ -275,19 +296,16 @@ def test_what_a_step_gave_outlives_the_next_step_s_logits(
 
 
 def test_logits_that_nobody_sampled_are_not_overwritten(
-    open_fresh: Callable[..., LLM], prompts: list[list[int]]
+    open_fresh: Callable[..., LLM], prompts: list[list[int]], fake: SimpleNamespace
 ) -> None:
-    llm = open_fresh()
-    llm.submit("a", prompts[1], with_max(3))
-    llm.step()
-    engine = llm._engine
-    plan = engine.scheduler.schedule()
-    engine._runner.submit(plan)
+    llm = open_fresh(scheduling_depth=2)
+    runner, plan = llm._engine._runner, decodes(fake, 1, start=[0], tables=[[[1]]])
+    runner.submit(plan)
     with pytest.raises(AssertionError, match="not sampled yet"):
-        engine._runner.submit(plan)
-    engine._runner.abandon()
-    engine.scheduler.forget(plan)
-    assert llm.step(), "an abandoned step does not count"
+        runner.submit(plan)
+    runner.abandon()
+    eager = open_fresh(enforce_eager=True)
+    assert tokens(llm.generate(prompts[:3], GREEDY)) == tokens(eager.generate(prompts[:3], GREEDY))
 
 
 def test_a_step_that_raises_in_a_graph_fails_its_requests_only(

@@ -71,7 +71,7 @@ def banned(plan: Any, row: int) -> list[int]:
 def test_rows_come_in_the_order_of_the_requests_with_their_own_settings(slots: Slots) -> None:
     a = slots.make(4, [1, 2], temperature=0.5, top_k=7, top_p=0.9, min_p=0.1, seed=-(2**63), num_logprobs=3)
     b = slots.make(1, [5], [6, 7], temperature=0.0, seed=2**63 - 1)
-    plan = slots.plan(b, a)
+    plan = slots.plan(b, a, step_id=9)
     assert plan.step_id == 9
     assert plan.temperature_P.tolist() == [0.0, 0.5]
     assert plan.top_k_P.tolist() == [0, 7]
@@ -85,7 +85,7 @@ def test_rows_come_in_the_order_of_the_requests_with_their_own_settings(slots: S
 
 
 def test_dtypes_are_those_that_the_ops_take(slots: Slots) -> None:
-    plan = table.plan(1, [slots.make(0, [1], presence_penalty=1.0, bias_token_ids=(1,), bias_values=(2.0,))])
+    plan = slots.plan(slots.make(0, [1], presence_penalty=1.0, bias_token_ids=(1,), bias_values=(2.0,)), drafts=[2])
     arrays = {name: getattr(plan, name) for name in type(plan).__slots__}
     types = {name: array.dtype.name for name, array in arrays.items() if isinstance(array, np.ndarray)}
     floats = ("temperature_P", "top_p_P", "min_p_P", "presence_P", "frequency_P", "repetition_P", "bias_value_M")
@@ -144,8 +144,8 @@ def test_histories_are_there_only_if_somebody_is_penalised(slots: Slots) -> None
     punished = slots.make(1, [5], [6, 7], repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=-0.25)
     assert slots.plan(plain).history_PL.shape == (0, 0)
     plan = slots.plan(plain, punished)
-    assert plan.history_PL.tolist() == [[1, 2, 3, 4], [5, 6, 7, 0]]
-    assert plan.length_P.tolist() == [4, 3]
+    assert plan.history_PL.tolist() == [[0, 0, 0], [5, 6, 7]], "only who is penalised needs one"
+    assert plan.length_P.tolist() == [0, 3]
     assert plan.prompt_len_P.tolist() == [3, 1]
     assert plan.presence_P.tolist() == [0.0, 0.5]
     assert plan.frequency_P.tolist() == [0.0, -0.25]
@@ -154,8 +154,34 @@ def test_histories_are_there_only_if_somebody_is_penalised(slots: Slots) -> None
 
 def test_a_slot_forgets_its_former_request(slots: Slots) -> None:
     slots.make(0, [1], allowed_token_ids=(1,), presence_penalty=1.0, bad_words=((2,),), num_logprobs=5, temperature=2.0)
-    plan = table.plan(1, [slots.make(0, [1], temperature=0.0, bad_words=(), num_logprobs=-1)])
+    plan = slots.plan(slots.make(0, [1], temperature=0.0, bad_words=(), num_logprobs=-1))
     assert plan.mask_PW.shape == (1, 0)
     assert plan.history_PL.size == plan.bias_row_M.size == 0
     assert (plan.num_logprobs, plan.all_greedy) == (-1, True)
     assert plan.presence_P.tolist() == [0.0]
+
+
+def test_a_row_with_drafts_has_a_place_for_each_and_one_more(slots: Slots) -> None:
+    a, b = slots.make(2, [1, 2], [3], seed=5, temperature=0.5), slots.make(0, [4], seed=6, top_k=3)
+    plan = slots.plan(a, b, drafts=[2, 0])
+    assert plan.places_G.tolist() == [3, 1]
+    assert plan.position_P.tolist() == [3, 4, 5, 1]
+    assert plan.seed_P.tolist() == [5, 5, 5, 6]
+    assert plan.top_k_P.tolist() == [0, 0, 0, 3]
+    assert plan.temperature_P.tolist() == [0.5, 0.5, 0.5, 1.0]
+
+
+def test_bans_and_histories_of_a_place_count_the_drafts_before_it(slots: Slots) -> None:
+    row = slots.make(1, [9], [5], bad_words=((5, 6), (7, 8)), min_tokens=2, stop_token_ids=(3,), presence_penalty=1.0)
+    slots.draft(row, 7, 5)
+    plan = slots.plan(row, drafts=[2])
+    assert [banned(plan, place) for place in range(3)] == [[3, 6], [8], [6]]
+    assert plan.history_PL.tolist() == [[9, 5, 0, 0], [9, 5, 7, 0], [9, 5, 7, 5]]
+    assert plan.length_P.tolist() == [2, 3, 4]
+
+
+def test_a_request_that_ended_since_is_as_good_as_any(slots: Slots) -> None:
+    gone, stays = slots.make(0, [1], bad_words=((4,),)), slots.make(1, [2], bad_words=((5,),))
+    slots.table.leave(gone)
+    plan = slots.plan(gone, stays)
+    assert [banned(plan, place) for place in range(2)] == [[], [5]]

@@ -1,4 +1,4 @@
-"""A device that holds in each place of each block the history whose KV it is."""
+"""A manager that is easy to drive, and a device that holds in each place of each block the history whose KV it is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,59 @@ import numpy.typing as npt
 import pytest
 
 from isoinfer.kv.group_blocks import KVGroup
+from isoinfer.kv.manager import KVManager
 
 POISON, GARBAGE = 0, -1
+TOKENS_L = np.arange(100, 164, dtype=np.int32)
+NOW = -1  # a fence that has settled
+
+
+class DrivenManager(KVManager):
+    """A manager with what tests do again and again."""
+
+    def start(self, slot: int, num_tokens: int, tokens_L: Any = TOKENS_L, key: bytes = b"") -> int:
+        """Admit with what is cached, and give blocks for `num_tokens`. Returns the tokens that were cached."""
+        cached = self.admit(slot, tokens_L, key, self.lookup(tokens_L[:num_tokens], key))
+        assert self.extend(slot, num_tokens)
+        return cached
+
+    def confirm(self, slot: int, confirmed: int, fence: int = NOW) -> None:
+        self.settle(np.array([slot]), np.array([confirmed]), fence)
+
+    def cache(self, num_tokens: int, tokens_L: Any = TOKENS_L, key: bytes = b"") -> None:
+        """Leave `num_tokens` cached and nothing else."""
+        self.start(3, num_tokens, tokens_L, key)
+        self.confirm(3, num_tokens)
+        self.release(3, NOW)
+
+    def table(self, slot: int, group: int = 0) -> list[int]:
+        table_B: list[int] = self.tables(group, np.array([slot]))[0].tolist()
+        return table_B
+
+    def found(self, num_tokens: int, tokens_L: Any = TOKENS_L, key: bytes = b"") -> int:
+        return self.lookup(tokens_L[:num_tokens], key).num_tokens
+
+
+class ManagerFactory:
+    """Managers of blocks of 4 tokens and four slots. With `window`, there is a second group with that window."""
+
+    tokens_L = TOKENS_L
+
+    def __call__(
+        self, num_blocks: int = 9, window: int | None = None, groups: Sequence[KVGroup] = (), **settings: Any
+    ) -> DrivenManager:
+        windows = [None] if window is None else [None, window]
+        groups = groups or [
+            KVGroup(name=f"window {w}" if w else "full", num_blocks=num_blocks, window=w) for w in windows
+        ]
+        return DrivenManager(
+            groups, **{"block_size": 4, "num_slots": 4, "max_tokens": 64, "step_tokens": 8, **settings}
+        )
+
+
+@pytest.fixture(scope="session")
+def make_kv() -> ManagerFactory:
+    return ManagerFactory()
 
 
 def histories(key: bytes, tokens: Sequence[int]) -> npt.NDArray[np.int64]:

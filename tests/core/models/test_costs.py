@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from isoinfer.models.costs import active_parameters, bytes_per_token, flops_per_token, weight_bytes
+from isoinfer.models.costs import (
+    active_parameters,
+    bytes_per_token,
+    expert_bytes,
+    expert_share,
+    flops_per_token,
+    weight_bytes,
+)
 from isoinfer.models.registry import resolve
 from isoinfer.weights.open import open_checkpoint
 
@@ -26,3 +33,16 @@ def test_active_parameters_are_the_matrices_less_the_experts_not_chosen(case: An
     assert bytes_per_token(config, "float32") == 2 * weight_bytes(config, "bfloat16") + 4 * (
         2 * config.num_layers * config.kv_size
     )
+
+
+def test_all_experts_and_what_is_read_of_them_add_up(case: Any) -> None:
+    config = resolve(open_checkpoint(str(case.path)).config).config
+    chosen = expert_bytes(config, "bfloat16") * expert_share(config)
+    if config.moe is None:
+        assert (chosen, expert_share(config)) == (0, 0)
+        return
+    matrices = sum(
+        p.numel() for name, p in case.oracle.named_parameters() if "experts" in name and not name.endswith("_proj_bias")
+    )
+    assert expert_bytes(config, "float32") == 4 * matrices
+    assert chosen < weight_bytes(config, "bfloat16")

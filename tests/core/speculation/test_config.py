@@ -61,8 +61,25 @@ def test_numbers_that_cannot_work(text: str, message: str) -> None:
 
 
 def test_the_device_looks_for_short_matches_where_the_host_proposes() -> None:
-    longest = {text: config.max_ngram for text in READ if (config := parse_speculative(text)) is not None}
-    assert longest["ngram:7:1:8".upper().join("  ")] == 8
-    assert longest["suffix:5"] == 4
-    assert SpeculativeConfig(method="suffix", num_drafts=5, min_match=6, max_match=9).max_ngram == 6
-    assert SpeculativeConfig(method="suffix", num_drafts=5, min_match=1, max_match=3).max_ngram == 3
+    for fields, longest in (
+        ({"method": "ngram", "min_match": 1, "max_match": 8}, 8),
+        ({"method": "suffix", "min_match": 2, "max_match": 32}, 4),
+        ({"method": "suffix", "min_match": 6, "max_match": 9}, 6),
+        ({"method": "suffix", "min_match": 1, "max_match": 3}, 3),
+    ):
+        assert SpeculativeConfig(num_drafts=5, **fields).max_ngram == longest  # type: ignore[arg-type]
+
+
+def test_histories_are_kept_where_the_device_proposes() -> None:
+    kept = {}
+    for text in ("ngram:5", "suffix:5"):
+        config = parse_speculative(text)
+        assert config is not None
+        kept[text] = (config.on_device, config.keeps_history(1), config.keeps_history(2))
+    assert kept == {"ngram:5": (True, True, True), "suffix:5": (False, False, True)}
+
+
+def test_it_describes_itself() -> None:
+    config = parse_speculative("suffix:5")
+    assert config is not None
+    assert config.describe() == "up to 5 drafts by suffix on the host, coupled acceptance"
