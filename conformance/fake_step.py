@@ -321,7 +321,7 @@ def _step_plan(number: int, rows: Sequence[tuple[int, int]], num_groups: int, *,
     num_rows = len(rows)
     start_R, query_len_R = (np.array(column, dtype=np.int32) for column in zip(*rows, strict=True))
     places = np.array([0] if full and query_len_R[0] > 1 else [], dtype=np.int32)
-    zeros_R = np.zeros(num_rows, dtype=np.int32)
+    zeros_R, none_E = np.zeros(num_rows, dtype=np.int32), np.zeros(0, dtype=np.int32)
     return StepPlan(
         step_id=number,
         request_R=np.arange(num_rows, dtype=np.int64),
@@ -335,6 +335,10 @@ def _step_plan(number: int, rows: Sequence[tuple[int, int]], num_groups: int, *,
         remap_R=zeros_R - 1,
         block_tables=(1 + np.arange(num_rows * 4, dtype=np.int32).reshape(num_rows, 4),) * num_groups,
         predicted_RX=np.zeros((num_rows, 0), dtype=np.int32),
+        num_predicted_R=zeros_R,
+        entered_slot_E=none_E,
+        entered_len_E=none_E,
+        entered_tokens_T=none_E,
         token_ids_T=np.ones(int(query_len_R.sum()), dtype=np.int32),
         prompt_index_Q=places,
         prompt_target_Q=places,

@@ -49,17 +49,17 @@ def _same_default(argument: Any, parameter: inspect.Parameter) -> bool:
     return (argument.default_value or None) == (parameter.default or None)
 
 
-def run(soc: Soc, dtype: str, compiled: frozenset[str] | None) -> dict[str, Any]:
+def run(soc: Soc, config: BackendConfig, compiled: frozenset[str] | None) -> dict[str, Any]:
     """Every family on `soc`: what it used, or the error."""
     results: dict[str, Any] = {}
-    for family, config in FAMILIES.items():
+    for family, model in FAMILIES.items():
         runtime, launcher = FakeRuntime(torch.device("npu", 0)), LaunchChecker(compiled)
         device = DeviceInfo(id="0", description=f"Ascend {soc.name}, fake", score=0)
 
         def make(runtime: FakeRuntime = runtime, launcher: LaunchChecker = launcher, device: Any = device) -> Any:
-            return assemble(device, BackendConfig(dtype=dtype), soc, runtime, torch.ops.npu, launcher, lambda: False)
+            return assemble(device, config, soc, runtime, torch.ops.npu, launcher, lambda: False)
 
-        used = run_family(config, runtime, make, launcher, "npu")
+        used = run_family(model, runtime, make, launcher, "npu")
         results[family] = {"operators": used.operators, "kernels": used.kernels, "providers": used.providers}
     return results
 
@@ -71,12 +71,16 @@ def compiled_keys(target: str) -> frozenset[str] | None:
 
 
 def main() -> None:
-    """All chips in bfloat16, one also in float32."""
+    """All chips in bfloat16, one also in float32, two also under `--deterministic`."""
     import torch_npu  # registers its operators and the device; only this program's own environment has it
 
-    runs = {f"{soc.name}-bfloat16": run(soc, "bfloat16", compiled_keys(soc.target)) for soc in SOCS.values()}
+    half, full = BackendConfig(dtype="bfloat16"), BackendConfig(dtype="float32")
+    runs = {f"{soc.name}-bfloat16": run(soc, half, compiled_keys(soc.target)) for soc in SOCS.values()}
     b3 = SOCS["910B"]
-    runs["910B-float32"] = run(b3, "float32", compiled_keys(b3.target))
+    runs["910B-float32"] = run(b3, full, compiled_keys(b3.target))
+    for soc in (b3, SOCS["950"]):
+        alone = BackendConfig(dtype="bfloat16", deterministic=True)
+        runs[f"{soc.name}-deterministic"] = run(soc, alone, compiled_keys(soc.target))
     keys = compiled_keys(b3.target)
     compiled = None if keys is None else len(keys)
     report = {"torch_npu": torch_npu.__version__, "signatures": compare_signatures(), "compiled": compiled}

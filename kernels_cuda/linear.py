@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import triton
@@ -39,12 +40,16 @@ class LinearDesc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearConfig:
-    """One program makes a tile of outputs. `aligned`: rows of x, of the weight and of the result are multiples of 16."""
+    """One program makes a tile of outputs. Inputs and outputs are counted in units of 16 where they are whole ones.
+
+    A unit tells the compiler how far rows are apart, so that it may load and store several elements at once.
+    """
 
     block_t: int
     block_n: int
     block_k: int
-    aligned: bool
+    input_unit: int
+    output_unit: int
     tma: bool
     num_warps: int
     num_stages: int
@@ -54,32 +59,38 @@ def pick_config(desc: LinearDesc) -> LinearConfig:
     """128 rows fill the matrix unit and hardly slow a few: reading the weight takes longer than their product.
 
     Fewer outputs a program where there are few of them, so that more of the chip reads. float32 has no matrix unit:
-    its products hold their operands in registers, so tiles are small.
+    its products hold their operands in registers, so tiles are small. Inputs that are no whole units pass through
+    registers on their way, which leaves room for one tile.
     """
-    aligned = desc.num_inputs % 16 == 0 and desc.num_outputs % 16 == 0
+    whole = desc.num_inputs % 16 == 0
+    exact = whole and desc.num_outputs % 16 == 0
+    units = {"input_unit": 16 if whole else 1, "output_unit": 16 if exact else 1}
     if desc.dtype == "float32":
-        return LinearConfig(block_t=32, block_n=64, block_k=32, aligned=aligned, tma=False, num_warps=8, num_stages=2)
-    wide = aligned and desc.num_outputs > 8192
+        return LinearConfig(block_t=32, block_n=64, block_k=32, tma=False, num_warps=8, num_stages=2, **units)
+    wide = whole and not (exact and desc.num_outputs <= 8192)
     return LinearConfig(
         block_t=128,
         block_n=128 if wide else 64,
         block_k=64,
-        aligned=aligned,
-        tma=aligned and TMA_FROM <= desc.sm < 120,
+        tma=whole and TMA_FROM <= desc.sm < 120,
         num_warps=8,
-        num_stages=3 if aligned else 1,
+        num_stages=3 if whole else 1,
+        **units,
     )
+
+
+SIZES = ((64, 64), (64, 16384), (64, 72), (72, 64))
+"""Inputs and outputs that lead to every tile and unit."""
 
 
 def descriptions(sm: int) -> Iterator[LinearDesc]:
     """One description for every configuration that `pick_config` can return for `sm`, with each bias and result."""
     for dtype in DTYPES:
         for out_dtype in dict.fromkeys((dtype, "float32")):
-            for bias in (False, True):
-                for outputs in (72, 64) if dtype == "float32" else (72, 64, 16384):
-                    yield LinearDesc(
-                        sm=sm, num_inputs=64, num_outputs=outputs, bias=bias, dtype=dtype, out_dtype=out_dtype
-                    )
+            for bias, (inputs, outputs) in product((False, True), SIZES):
+                yield LinearDesc(
+                    sm=sm, num_inputs=inputs, num_outputs=outputs, bias=bias, dtype=dtype, out_dtype=out_dtype
+                )
 
 
 def expects(desc: LinearDesc) -> frozenset[str]:
@@ -89,27 +100,31 @@ def expects(desc: LinearDesc) -> frozenset[str]:
     return frozenset(([matrix] if full and matrix else []) + (["tma"] if pick_config(desc).tma else []))
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "output_units", "input_units", "stride_units"])
 def linear_kernel(
     x,
     weight,
     bias_ptr,
     out_ptr,
     num_rows,
-    num_outputs,
-    num_inputs,
-    x_stride,
+    output_units,
+    input_units,
+    stride_units,
+    INPUT_UNIT: tl.constexpr,
+    OUTPUT_UNIT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     TMA: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    num_inputs, num_outputs = input_units * INPUT_UNIT, output_units * OUTPUT_UNIT
     first_row, first_output = tl.program_id(0) * BLOCK_T, tl.program_id(1) * BLOCK_N
     row_T = first_row + tl.arange(0, BLOCK_T)
     output_N = first_output + tl.arange(0, BLOCK_N)
     inside_T1, inside_N1 = (row_T < num_rows)[:, None], (output_N < num_outputs)[:, None]
-    start_T1, start_N1 = row_T.to(tl.int64)[:, None] * x_stride, output_N.to(tl.int64)[:, None] * num_inputs
+    start_T1 = row_T.to(tl.int64)[:, None] * (stride_units * INPUT_UNIT)
+    start_N1 = output_N.to(tl.int64)[:, None] * num_inputs
     sum_TN = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
     for first_input in range(0, num_inputs, BLOCK_K):
         if TMA:  # what lies outside comes as zeros
@@ -130,9 +145,7 @@ def linear_kernel(
 
 def case(desc: LinearDesc) -> KernelCase:
     """The kernel as it is launched for `desc`."""
-    config = pick_config(desc)
-    divisor = ":16" if config.aligned else ""
-    pointer = POINTERS[desc.dtype] + divisor
+    config, pointer = pick_config(desc), f"{POINTERS[desc.dtype]}:16"
     x, weight = (
         f"tensordesc<{POINTERS[desc.dtype][1:]}[{rows},{config.block_k}]>" if config.tma else pointer
         for rows in (config.block_t, config.block_n)
@@ -143,11 +156,12 @@ def case(desc: LinearDesc) -> KernelCase:
             ("x", x),
             ("weight", weight),
             ("bias_ptr", pointer),
-            ("out_ptr", POINTERS[desc.out_dtype] + divisor),
-            ("num_rows", "i32"),
-            *((name, f"i32{divisor}") for name in ("num_outputs", "num_inputs", "x_stride")),
+            ("out_ptr", f"{POINTERS[desc.out_dtype]}:16"),
+            *((name, "i32") for name in ("num_rows", "output_units", "input_units", "stride_units")),
         ),
         constants={
+            "INPUT_UNIT": config.input_unit,
+            "OUTPUT_UNIT": config.output_unit,
             "HAS_BIAS": desc.bias,
             "TMA": config.tma,
             "BLOCK_T": config.block_t,
@@ -181,7 +195,8 @@ def make_linear(spec: LinearSpec, sm: int, launcher: Launcher) -> Callable[..., 
         out_dtype=spec.out_dtype,
     )
     launch, config = launcher.prepare(case(desc)), pick_config(desc)
-    num_inputs, num_outputs = spec.in_features, spec.out_features
+    num_outputs, unit = spec.out_features, config.input_unit
+    sizes = (num_outputs // config.output_unit, spec.in_features // unit)
     out_dtype: torch.dtype = getattr(torch, spec.out_dtype)
     x_box, weight_box = [config.block_t, config.block_k], [config.block_n, config.block_k]
 
@@ -194,7 +209,7 @@ def make_linear(spec: LinearSpec, sm: int, launcher: Launcher) -> Callable[..., 
                 x, w = TensorDescriptor.from_tensor(x, x_box), TensorDescriptor.from_tensor(w, weight_box)
             bias = weight_NK if bias_N is None else bias_N
             grid = (-(-rows // config.block_t), -(-num_outputs // config.block_n))
-            launch(grid, x, w, bias, out_TN, rows, num_outputs, num_inputs, x_TK.stride(0))
+            launch(grid, x, w, bias, out_TN, rows, *sizes, x_TK.stride(0) // unit)
         return out_TN
 
     return linear

@@ -15,7 +15,7 @@ class Fault(Enum):
     """How a step ends. `LOST`: the device with it."""
 
     NONE = "none"
-    BEFORE = "before it has written anything"
+    BEFORE = "and leaves rubbish in its KV"
     AFTER = "after it has written its KV"
     LOST = "the device is lost"
 

@@ -11,7 +11,7 @@ from isoinfer.kernels_cuda import linear
 from isoinfer.kernels_cuda.linear import LinearConfig, LinearDesc
 
 DTYPES = ("bfloat16", "float16", "float32")
-SIZES = ((16, 16), (576, 1536), (4096, 14336), (7168, 129280), (51, 33), (64, 50257), (100, 64))
+SIZES = ((16, 16), (576, 1536), (4096, 14336), (7168, 129280), (51, 33), (64, 50257), (64, 33), (100, 64))
 
 
 @pytest.mark.parametrize("sm", [80, 86, 90, 100, 103, 120])
@@ -25,8 +25,9 @@ def test_tiles_are_listed_and_expect_what_the_chip_has(sm: int, dtype: str) -> N
             )
             config, expected = linear.pick_config(desc), linear.expects(desc)
             assert linear.case(desc).key in listed
-            assert config.aligned == (inputs % 16 == outputs % 16 == 0)
-            assert config.tma == ("tma" in expected) == (config.aligned and sm in (90, 100, 103) and dtype != "float32")
+            assert inputs % config.input_unit == outputs % config.output_unit == 0
+            tma = inputs % 16 == 0 and sm in (90, 100, 103) and dtype != "float32"
+            assert config.tma == ("tma" in expected) == tma
             assert ("tcgen05" in expected) == (sm in (100, 103) and dtype != "float32")
             assert ("wgmma" in expected) == (sm == 90 and dtype != "float32")
             stage = (config.block_t + config.block_n) * config.block_k * 2

@@ -130,6 +130,42 @@ def test_temperature_zero_is_verify() -> None:
         assert all(map(torch.equal, result, expected)), sample.label
 
 
+def test_round_after_round_the_sequence_has_the_targets_distribution(assert_distribution: Check) -> None:
+    """A Markov target whose first three tokens come out of rounds that start where the one before ended."""
+    p = torch.softmax(LOGITS[[0, 1, 2, 0, 1]].double() + torch.eye(VOCAB).double(), dim=-1)
+    logits_VV = torch.log(p).float()
+    row_G = torch.arange(COUNT)
+    text_GL = torch.zeros(COUNT, 9, dtype=torch.int32)
+    length_G = torch.ones(COUNT, dtype=torch.int32)
+    for _ in range(3):
+        last_G = text_GL[row_G, length_G.long() - 1]
+        input_GJ = torch.stack((last_G, (last_G + 3) % VOCAB, (last_G + 4) % VOCAB), 1)
+        position_P = (length_G[:, None] + torch.arange(3)).flatten().to(torch.int32)
+        result = _verify(
+            (
+                input_GJ.flatten(),
+                torch.arange(3 * COUNT, dtype=torch.int32),
+                3 * torch.arange(COUNT + 1, dtype=torch.int32),
+                logits_VV[input_GJ.flatten().long()],
+                torch.ones(3 * COUNT),
+                torch.zeros(3 * COUNT, dtype=torch.int32),
+                torch.ones(3 * COUNT),
+                torch.zeros(3 * COUNT),
+                row_G.repeat_interleave(3),
+                position_P,
+            ),
+            2,
+        )
+        for place in range(3):
+            at_G = (length_G.long() + place).clamp(max=8)
+            writes_G = (result[1] >= place) & (length_G + place < 9)
+            text_GL[row_G, at_G] = torch.where(writes_G, result[0][:, place], text_GL[row_G, at_G])
+        length_G = (length_G + result[1] + 1).clamp(max=9)
+    chain = p[0][:, None, None] * p[:, :, None] * p[None, :, :]
+    numbers_G = (text_GL[:, 1] * VOCAB + text_GL[:, 2]) * VOCAB + text_GL[:, 3]
+    assert_distribution(numbers_G, chain.flatten())
+
+
 def test_a_row_depends_on_no_other() -> None:
     args = _rows((3, 1), 40, {"top_k": 3}, over_seeds=True)
     together = _verify(args, 2)

@@ -69,6 +69,20 @@ def test_work_waits_for_its_launch_and_for_other_streams(make_driver, row):
     assert driver.backend.now() == pytest.approx(1.0)
 
 
+def test_what_the_simulation_computes_is_not_the_hosts_time(make_backend):
+    backend = make_backend()
+    stream, start = backend.stream(), backend.now()
+
+    def burn():
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            pass
+
+    stream.launch(burn)
+    stream.synchronize()
+    assert backend.now() - start < 0.015
+
+
 def test_nothing_has_run_yet(make_backend):
     report = make_backend().times()
     assert (report.rounds, report.busy_s, report.span_s, report.idle_fraction) == (0, 0, 0, 0)

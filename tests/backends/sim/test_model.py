@@ -102,6 +102,19 @@ def test_swapped_blocks_are_caught(ready, windows):
         assert wrong(driver, good, good.but(tables=changed)) != right
 
 
+def test_swapped_full_blocks_are_caught(make_driver, row):
+    """All of their words are written, so that only the order tells."""
+    for windows, swapped in (((None,), (1, 3, 7)), ((7,), (3, 7, 1)), ((None, 7), (1, 3, 7))):
+        driver, good = make_driver(*windows), prefill(row, windows, (*TEXT, 11, 12))
+        (right,) = driver.answers(good)
+        last = good.but(tokens=(12,), start=11)
+        for group in range(len(windows)):
+            changed = tuple(tuple(b + 10 * g for b in swapped) if g == group else t for g, t in enumerate(last.tables))
+            slots = tuple((table[2] * 4 + 3,) for table in last.tables)
+            assert wrong(driver, last, last.but(slots=slots)) == [right]
+            assert wrong(driver, last, last.but(tables=changed, slots=slots)) != [right], (windows, group)
+
+
 def test_a_wrong_slot_is_caught(make_driver, ready, row, windows):
     _, good, right = ready
     natural = tuple((table[2] * 4 + 2,) for table in good.tables)

@@ -382,6 +382,4 @@ def step_plan(
 @pytest.fixture(scope="session")
 def fake() -> SimpleNamespace:
     """`make_core(...)`, what the fake model says of a request that is alone, and plans made by hand."""
-    return SimpleNamespace(
-        make_core=make_core, answer=answer, logprob_of=logprob_of, vocab=VOCAB, step_plan=step_plan
-    )
+    return SimpleNamespace(make_core=make_core, answer=answer, logprob_of=logprob_of, vocab=VOCAB, step_plan=step_plan)

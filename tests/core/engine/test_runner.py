@@ -19,13 +19,15 @@ BLOCK_BYTES = 2 * 2 * 2 * 16 * 16 * 4
 """Layers, K and V, KV heads, head dim, tokens, bytes of a float32."""
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 WARM = SamplingParams(temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, seed=3, max_tokens=24, ignore_eos=True)
+TIGHT: dict[str, Any] = {"kv_memory": 11 * BLOCK_BYTES, "max_model_len": 160}
+"""One block more than the longest request needs."""
 OPTIONS: list[dict[str, Any]] = [
     {"max_num_batched_tokens": 7},
     {"max_num_batched_tokens": 1},
     {"max_num_seqs": 2},
-    {"kv_memory": 11 * BLOCK_BYTES},
-    {"kv_memory": 11 * BLOCK_BYTES, "scheduling_depth": 2},
-    {"kv_memory": 11 * BLOCK_BYTES, "max_num_batched_tokens": 7},
+    TIGHT,
+    {**TIGHT, "scheduling_depth": 2},
+    {**TIGHT, "max_num_batched_tokens": 7},
     {"scheduling_depth": 2, "backend_options": {"stream": "thread"}},
     {"scheduling_depth": 2, "max_num_batched_tokens": 7, "scheduling_policy": "two-phase"},
     {"enable_prefix_caching": False, "long_prefill_token_threshold": 5, "max_num_batched_tokens": 16},
@@ -123,7 +125,7 @@ def test_deterministic_rows_have_the_same_bits_alone_and_in_any_batch(
             assert output.prompt_logprobs == alone[index].prompt_logprobs
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 7}, {"kv_memory": 11 * BLOCK_BYTES, "scheduling_depth": 2}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 7}, {**TIGHT, "scheduling_depth": 2}], ids=str)
 def test_logprobs_are_those_of_transformers(
     open_llm: Callable[..., LLM], tiny: SimpleNamespace, prompts: list[list[int]], settings: dict[str, Any]
 ) -> None:
