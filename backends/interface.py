@@ -33,6 +33,7 @@ class Capabilities:
     `kernel_block_sizes`: KV block sizes in tokens that its attention accepts, preferred first.
     `host_lengths`: attention needs exact KV lengths on the host. `overlap_pays`: depth 2 is faster
     than depth 1 here. `max_in_flight`: submitted steps it tolerates. `graph_limit`: graphs it can hold.
+    `rings`: it lays out window groups as rings.
     """
 
     dtypes: tuple[str, ...]
@@ -45,6 +46,7 @@ class Capabilities:
     overlap_pays: bool = False
     graph_limit: int = 0
     bitwise_deterministic: bool = False
+    rings: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,11 @@ class KVSpec:
 
     `layers` are model layer numbers; no layer is in two groups. `window` in tokens, None = all: no layer of
     the group reads further back, so blocks that lie wholly before it may be given back.
+
+    `ring`: the group has rings instead, of so many positions: its window and a margin for drafts that are rejected.
+    A ring is one block of `ring` tokens that stays with a stable slot, position p at place p % ring. The group has
+    no block table; wherever the seam counts or names blocks of a group, those of this one are the rings by slot.
+    The last is scratch, which no slot owns.
     """
 
     name: str
@@ -83,11 +90,15 @@ class KVSpec:
     head_dim: int
     dtype: str
     window: int | None = None
+    ring: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.ring is None or (self.window is not None and self.ring > self.window), self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """How a backend lays KV out. `block_size`: tokens in a block, one number for all groups.
+    """How a backend lays KV out. `block_size`: tokens in a block, one number for all groups but rings.
 
     `bytes_per_block`: for each group, in the order of the specs, one block over all its layers.
     `num_scratch_blocks`: how many more each group needs, behind its pool, for padding rows to write to.
@@ -121,6 +132,24 @@ class AttentionBatch:
         if self.maybe_kv_len_host_R is None:
             raise AssertionError("exact host KV lengths are absent in this step; use kv_len_device_R or host_lengths")
         return self.maybe_kv_len_host_R
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingBatch:
+    """One step over the rings of one group. Plain data: there is nothing that a backend would have to work out.
+
+    `query_len_R`: new tokens of each row (host). All else is int32 on the device. `kv_len_R`: the true length
+    including the new tokens. `ring_R`: the row's ring. `floor_R`: positions below are invisible to the row; at
+    most its first new position. `positions_T`: of the new tokens. `ring_T`: the ring that a new token is written
+    to: the row's, or the scratch ring where a later token of the row takes its place.
+    """
+
+    query_len_R: Int32Array
+    kv_len_R: torch.Tensor
+    ring_R: torch.Tensor
+    floor_R: torch.Tensor
+    positions_T: torch.Tensor
+    ring_T: torch.Tensor
 
 
 class Event(Protocol):
@@ -163,7 +192,8 @@ class LayerKV(Protocol):
     """One layer's KV in the backend's own physical shape. The core never indexes it."""
 
     @property
-    def block_size(self) -> int: ...
+    def block_size(self) -> int:
+        """Tokens in a block; of a layer with rings, positions in a ring."""
 
 
 class KVCache(Protocol):

@@ -5,9 +5,7 @@ LLM.generate -> Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit -
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -21,28 +19,17 @@ from isoinfer.frontend.input_processor import InputProcessor
 from isoinfer.frontend.output_processor import OutputProcessor
 from isoinfer.frontend.progress import RequestProgress
 from isoinfer.frontend.tokenizer import Tokenizer
-from isoinfer.outputs import RequestMetrics, RequestOutput
+from isoinfer.jobs import FIRST_COME, Params, Prompt, Rank, is_one_prompt, params_of, refused
+from isoinfer.outputs import RequestOutput
 from isoinfer.sampling_params import SamplingParams
 from isoinfer.speculation.config import parse_speculative
+from isoinfer.stats import EngineStats
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend
     from isoinfer.engine.engine import Engine
 
-Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
-Params = SamplingParams | Sequence[SamplingParams] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """What of a request only the scheduler needs."""
-
-    priority: int = 0
-    cache_salt: str | None = None
-
-
-FIRST_COME = Rank()
 
 
 class LLM:
@@ -138,7 +125,7 @@ class LLM:
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *, progress: bool = False
     ) -> list[RequestOutput]:
         """Complete one prompt or many; results in order. An impossible prompt gives an output with `error`."""
-        listed: Sequence[Prompt] = [prompts] if _is_one_prompt(prompts) else prompts  # type: ignore[list-item, assignment]
+        listed: Sequence[Prompt] = [prompts] if is_one_prompt(prompts) else prompts  # type: ignore[list-item, assignment]
         return self._run([(prompt, True) for prompt in listed], sampling_params, progress)
 
     def chat(
@@ -235,6 +222,10 @@ class LLM:
     def describe(self) -> list[str]:
         """What was chosen at start, one line each."""
         return list(self._description)
+
+    def stats(self) -> EngineStats:
+        """Counts since start: steps, preemptions, prefix cache, drafts."""
+        return self._engine.stats()
 
     def explain(self) -> list[dict[str, Any]]:
         """Which provider serves each op of this model, and why others do not."""
@@ -342,7 +333,7 @@ class LLM:
 
     def _run(self, items: Sequence[tuple[Prompt | UserError, bool]], params: Params, show: bool) -> list[RequestOutput]:
         """Run all to the end. What an impossible item raises becomes its output's `error`."""
-        each = _params_of(params, len(items))
+        each = params_of(params, len(items))
         done: dict[str, RequestOutput] = {}
         order: list[str] = []
         inbox: list[RequestOutput] = []
@@ -351,13 +342,13 @@ class LLM:
                 request_id = self._new_id()
                 order.append(request_id)
                 if isinstance(prompt, UserError):
-                    done[request_id] = _refused(request_id, None, str(prompt))
+                    done[request_id] = refused(request_id, None, str(prompt))
                     continue
                 try:
                     self._add(request_id, prompt, own, add_special_tokens=add_special_tokens, stream=False)
                     self._inboxes[request_id] = inbox
                 except RequestError as error:
-                    done[request_id] = _refused(request_id, prompt, str(error))
+                    done[request_id] = refused(request_id, prompt, str(error))
             with RequestProgress(len(order), len(done), enabled=show) as bar:
                 while len(done) < len(order):
                     self._advance()
@@ -371,34 +362,6 @@ class LLM:
                 if request_id not in done:
                     self.abort(request_id)
         return [done[request_id] for request_id in order]
-
-
-def _is_one_prompt(prompts: Any) -> bool:
-    """A text, or token ids: a list, an array or a tensor whose items are numbers."""
-    if isinstance(prompts, str) or len(prompts) == 0:
-        return isinstance(prompts, str)
-    return not isinstance(prompts[0], str | Sequence) and getattr(prompts[0], "ndim", 0) == 0
-
-
-def _params_of(params: Params, size: int) -> list[SamplingParams | None]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params] * size
-    if len(params) != size:
-        raise UserError(f"{size} prompts but {len(params)} sampling_params; give one for all or one for each")
-    return list(params)
-
-
-def _refused(request_id: str, prompt: Prompt | None, error: str) -> RequestOutput:
-    now = time.monotonic()
-    return RequestOutput(
-        request_id=request_id,
-        prompt=prompt if isinstance(prompt, str) else None,
-        prompt_token_ids=(),
-        outputs=[],
-        metrics=RequestMetrics(arrival=now, finished=now),
-        finished=True,
-        error=error,
-    )
 
 
 def _eos_ids(tokenizer: Tokenizer, generation_config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -33,6 +33,12 @@ from isoinfer.backends.ops.sample import ARGMAX, SAMPLE
 from isoinfer.backends.ops.spec import ErrorModel, OpSpec, Sample
 from isoinfer.backends.ops.verify import VERIFY, VerifySpec
 from isoinfer.backends.ops.verify_rejection import VERIFY_REJECTION, RejectionSpec
+from isoinfer.backends.ops.window_attention import (
+    RING_WRITE,
+    WINDOW_ATTENTION,
+    RingWriteSpec,
+    WindowAttentionSpec,
+)
 
 ALL_OPS: dict[str, OpSpec] = {
     op.name: op
@@ -48,6 +54,8 @@ ALL_OPS: dict[str, OpSpec] = {
         KV_WRITE,
         ROPE_KV_WRITE,
         PAGED_ATTENTION,
+        WINDOW_ATTENTION,
+        RING_WRITE,
         MOE_ROUTE,
         MOE_EXPERTS,
         PENALIZE,
@@ -87,6 +95,7 @@ __all__ = [
     "PROPOSE_NGRAM",
     "REMAP",
     "REMAP_SLOTS",
+    "RING_WRITE",
     "RMS_NORM",
     "ROPE",
     "ROPE_KV_WRITE",
@@ -95,6 +104,7 @@ __all__ = [
     "SWIGLU_CLIPPED",
     "VERIFY",
     "VERIFY_REJECTION",
+    "WINDOW_ATTENTION",
     "ActivationSpec",
     "AttentionSpec",
     "CanonicalKV",
@@ -117,6 +127,7 @@ __all__ = [
     "RejectionSpec",
     "RemapSlotsSpec",
     "RemapSpec",
+    "RingWriteSpec",
     "RopeKVWriteSpec",
     "RopeParams",
     "RopeSpec",
@@ -124,6 +135,7 @@ __all__ = [
     "Sample",
     "SwigluClippedSpec",
     "VerifySpec",
+    "WindowAttentionSpec",
     "bind_reference",
     "dtype_name",
     "quantize_int4",

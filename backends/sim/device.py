@@ -74,14 +74,12 @@ class SimDevice:
     # called by the model while it runs
 
     def begin_forward(self) -> Fault:
-        """Count a step, and fail it if that is its lot."""
+        """Count a step: what is to happen to it. DeviceLost if the device is, or is now."""
         self._num_begun += 1
         fault = self._faults.of_step(self._num_begun)
         self._is_lost |= fault is Fault.LOST
         if self._is_lost:
             raise DeviceLost("the simulated device was told to be lost")
-        if fault is Fault.BEFORE:
-            raise InjectedFault(f"step {self._num_begun} was told to fail {fault.value}")
         return fault
 
     def spend(self, spec: ModelSpec, rows: Rows, readings: Sequence[Reading]) -> None:
@@ -90,10 +88,9 @@ class SimDevice:
         self._num_rows += rows.num_rows
         self._num_tokens += rows.row_T.size
 
-    def end_forward(self, fault: Fault) -> None:
-        """Fail the step now if that is its lot."""
-        if fault is Fault.AFTER:
-            raise InjectedFault(f"step {self._num_begun} was told to fail {fault.value}")
+    def fail(self, fault: Fault) -> None:
+        """Fail the step."""
+        raise InjectedFault(f"step {self._num_begun} was told to fail {fault.value}")
 
     def take_spent(self, start: float) -> float:
         """What the item that just ran has cost; it started at `start`. Forwards cost, all else is free."""

@@ -15,7 +15,7 @@ class Fault(Enum):
     """How a step ends. `LOST`: the device with it."""
 
     NONE = "none"
-    BEFORE = "and leaves rubbish in its KV"
+    RUBBISH = "and to leave rubbish in its KV"
     AFTER = "after it has written its KV"
     LOST = "the device is lost"
 
@@ -40,7 +40,7 @@ class FaultPlan:
         if number == self.lose_step:
             return Fault.LOST
         if number in self.fail_steps or self._chance(_FORWARD, number, self.fail_rate):
-            return Fault.AFTER if self._draw(_WHEN, number) % 2 else Fault.BEFORE
+            return Fault.AFTER if self._draw(_WHEN, number) % 2 else Fault.RUBBISH
         return Fault.NONE
 
     def polls(self, number: int) -> int:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from isoinfer.backends.interface import KVCache, ModelSpec
+from isoinfer.backends.sim.faults import Fault
 from isoinfer.backends.sim.fingerprint import UInt64Array, mix, multipliers, tokens, words
-from isoinfer.backends.sim.kv import NOBODYS_BLOCK, SimAttentionPlan, own
+from isoinfer.backends.sim.kv import NOBODYS_BLOCK, SimAttentionPlan, SimKVCache, own
 from isoinfer.backends.sim.reading import CanaryError, Reading, Rows, reading_of, rows_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class FingerprintForward:
         """Write the new tokens' words, read what each may see, and take the step's time on the device."""
         cache, device = own(kv), self._device
         fault = device.begin_forward()
+        if fault is Fault.RUBBISH:
+            self._spoil(batch, cache)
+            device.fail(fault)
         rows = self._rows(batch)
         readings = [self._reading(rows, batch, group) for group in range(len(self._spec.kv_specs))]
         device.spend(self._spec, rows, readings)
@@ -58,7 +62,8 @@ class FingerprintForward:
                 hash_T = mix(hash_T * _STEP + reading.sums(words_FS))
                 if layer == group == 0 and self._options.predictable:
                     local_T = _local(words_FS, reading)
-        device.end_forward(fault)
+        if fault is Fault.AFTER:
+            device.fail(fault)
         answer_T = self._predictable(hash_T, local_T) if self._options.predictable else hash_T
         return torch.from_numpy(answer_T.view(np.int64)[:, None])
 
@@ -106,6 +111,12 @@ class FingerprintForward:
             token = int(slots.argmin())
             raise CanaryError(f"new token {token} writes to slot {slots[token]}, which is of no block")
         words_BS.reshape(-1)[slots] = word_T
+
+    def _spoil(self, batch: ForwardBatch, cache: SimKVCache) -> None:
+        """Written, but with nothing sensible: rows of these requests in steps behind this one may read it."""
+        for inputs, group in zip(batch.groups, cache.groups, strict=True):
+            slots = inputs.slots_T.numpy()
+            group.words_LBS.reshape(self._options.layers, -1)[:, slots] = multipliers(slots.size)
 
     def _predictable(self, hash_T: UInt64Array, local_T: UInt64Array) -> UInt64Array:
         """Mostly what follows from the last tokens; now and then, by the whole history, something new."""

@@ -71,7 +71,7 @@ def _answer(llm: LLM, messages: list[dict[str, Any]], params: SamplingParams, js
     if error is not None:
         print_error(error)
     figures.add(output, error)
-    print_note(figures.sentence())
+    print_note(figures.sentence(llm.stats().sentence()))
     return DONE if error is None else SOME_FAILED
 
 

@@ -26,11 +26,12 @@ class Figures:
             self.prompt_tokens += len(output.prompt_token_ids)
             self.output_tokens += sum(len(completion.token_ids) for completion in output.outputs)
 
-    def sentence(self) -> str:
-        """All of it in one line."""
+    def sentence(self, engine: str = "") -> str:
+        """All of it in one line, and what the engine says of itself."""
         seconds = max(time.monotonic() - self.started, 1e-9)
         failed = f" ({self.failed} failed)" if self.failed else ""
         return (
             f"{self.requests} request{'' if self.requests == 1 else 's'}{failed}, {self.prompt_tokens} prompt tokens, "
             f"{self.output_tokens} output tokens in {seconds:.2f} s: {self.output_tokens / seconds:.1f} tokens/s"
+            f"{'; ' if engine else ''}{engine}"
         )

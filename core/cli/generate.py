@@ -47,7 +47,7 @@ def generate(
             else:
                 _answer_all(llm, texts, params, figures, json, 2 * engine.max_num_seqs)
         finally:
-            print_note(figures.sentence())
+            print_note(figures.sentence(llm.stats().sentence()))
     return SOME_FAILED if figures.failed else DONE
 
 

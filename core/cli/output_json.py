@@ -17,6 +17,7 @@ def output_dict(output: RequestOutput) -> dict[str, Any]:
             "prompt_tokens": len(output.prompt_token_ids),
             "completion_tokens": num_tokens,
             "total_tokens": len(output.prompt_token_ids) + num_tokens,
+            "prompt_tokens_details": {"cached_tokens": output.num_cached_tokens},
         },
         "error": output.error,
     }

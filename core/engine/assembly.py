@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from isoinfer.backends.ops import VERIFY_REJECTION, RejectionSpec
 from isoinfer.config import EngineConfig
 from isoinfer.engine.arena import ArenaSizes, Scratch
 from isoinfer.engine.decode_graphs import GraphConfig, graph_sizes
@@ -19,8 +20,10 @@ from isoinfer.engine.runner import Runner, RunnerSpec
 from isoinfer.engine.scheduler import Scheduler
 from isoinfer.engine.slots import slots_for
 from isoinfer.engine.verification import Verification
+from isoinfer.errors import UserError
 from isoinfer.kv.group_blocks import KVGroup
 from isoinfer.kv.manager import KVManager
+from isoinfer.speculation.config import SpeculativeConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +86,7 @@ def _discard(backend: Backend, kv: KVCache, group: int, blocks: Sequence[int]) -
 def _verification(config: EngineConfig, parts: Parts, memory: MemoryPlan, depth: int) -> Verification | None:
     if config.speculative is None:
         return None
+    _check_acceptance(config.speculative, parts)
     return Verification(
         parts.backend,
         parts.bind,
@@ -92,6 +96,19 @@ def _verification(config: EngineConfig, parts: Parts, memory: MemoryPlan, depth:
         max_model_len=memory.max_model_len,
         vocab_size=parts.spec.vocab_size,
     )
+
+
+def _check_acceptance(speculative: SpeculativeConfig, parts: Parts) -> None:
+    """A backend that promises equal bits has to keep that with the classical rule too."""
+    if speculative.accept == "coupled" or not parts.backend.capabilities.bitwise_deterministic:
+        return
+    static = RejectionSpec(num_drafts=speculative.num_drafts, vocab_size=parts.spec.vocab_size)
+    support = parts.backend.support(VERIFY_REJECTION, static)
+    if not support.batch_invariant:
+        raise UserError(
+            f"--deterministic: {support.provider} {VERIFY_REJECTION.name} on {parts.backend.name} is not "
+            "batch-invariant; take --spec-accept coupled"
+        )
 
 
 def _scheduler(config: EngineConfig, parts: Parts, memory: MemoryPlan, kv: KVManager, depth: int) -> Scheduler:

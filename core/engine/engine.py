@@ -7,11 +7,14 @@ Engine.step -> Scheduler.schedule -> StepPlan -> Runner.submit / sample / settle
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from isoinfer.engine.messages import AbortRequest, AddRequest, TokenUpdate
 from isoinfer.engine.plan import StepPlan
 from isoinfer.engine.runner import Runner, StepHandle
 from isoinfer.engine.scheduler import Scheduler
 from isoinfer.errors import StepError
+from isoinfer.stats import EngineStats
 
 DEPTHS = (1, 2)
 
@@ -29,6 +32,17 @@ class Engine:
         self._runner, self._depth, self._check = runner, depth, check_invariants
         self._in_flight: list[tuple[StepPlan, StepHandle]] = []
         self._updates: list[TokenUpdate] = []
+
+    def stats(self) -> EngineStats:
+        """Counts since start."""
+        scheduled, cached = self.scheduler.stats, self.scheduler.kv_stats
+        return EngineStats(
+            **asdict(scheduled),
+            prefix_cache_queries=cached.queries,
+            prefix_cache_hits=cached.hits,
+            prefix_cache_evictions=cached.evictions,
+            host_length_waits=self._runner.num_host_length_waits,
+        )
 
     def add(self, message: AddRequest) -> None:
         """Queue a request. RequestError if it can never be served; nothing is queued then."""

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class HostProposer:
     """Keeps the table's drafts up to date. They follow the settled tokens, past those that are in flight.
 
-    A prediction is long enough for the round in flight and the drafts of the next one.
+    At depth 2 a prediction is long enough for the round in flight and the drafts of the next one.
     """
 
-    def __init__(self, config: SpeculativeConfig, table: SlotTable) -> None:
+    def __init__(self, config: SpeculativeConfig, table: SlotTable, depth: int) -> None:
         self._config, self._table = config, table
+        self._in_flight = config.num_drafts + 1 if depth > 1 else 0
         self._indices: dict[int, SuffixIndex] = {}
 
     def enter(self, slot: int, tokens: Sequence[int]) -> None:
@@ -39,7 +40,7 @@ class HostProposer:
         """The request in `slot` has said `tokens`: predict what follows."""
         index = self._indices[slot]
         index.append(tokens)
-        predicted = index.propose(self._config.num_drafts, self._config.num_drafts + 1)
+        predicted = index.propose(self._config.num_drafts, self._in_flight)
         self._table.drafts_SK[slot, : len(predicted)] = predicted
         self._table.num_drafts_S[slot] = len(predicted)
 

@@ -76,7 +76,8 @@ class TwoPhase:
             due = self._decodes > 0 or not situation.can_decode
             return "prefill" if situation.can_prefill and due else "decode"
         if not any(self._gather(situation.can_decode)):
-            return "prefill" if any(votes) else "decode"  # nobody decodes: no step is lost by starting now
+            # Nobody decodes, so no step is lost by starting now, and no KV comes back by waiting.
+            return "prefill" if any(self._gather(situation.can_prefill)) else "decode"
         if self._decodes and self._decodes % self._any_interval == 0:
             return "prefill" if any(self._gather(situation.can_prefill)) else "decode"
         if self._decodes % self._all_interval == 0:

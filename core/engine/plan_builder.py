@@ -34,6 +34,8 @@ class PlanBuilder:
         outputs_R = table.outputs_S[slot_R]
         is_remapped_R = outputs_R > 0
         samples_R = start_R + count_R == table.known_S[slot_R] + outputs_R + drafts_R
+        predicted_RX, num_predicted_R = self._predicted(slot_R, is_remapped_R)
+        slot_E, len_E, entered_T = self._entered(slot_R)
         plan = StepPlan(
             step_id=step_id,
             request_R=table.number_S[slot_R],
@@ -47,8 +49,11 @@ class PlanBuilder:
             remap_R=np.where(is_remapped_R, table.row_S[slot_R], FRESH).astype(np.int32),
             block_tables=tuple(self._kv.tables(group, slot_R) for group in range(self._kv.num_groups)),
             token_ids_T=self._tokens(slot_R, start_R, count_R, drafts_R, is_remapped_R),
-            **self._predicted(slot_R, is_remapped_R),
-            **self._entered(slot_R),
+            predicted_RX=predicted_RX,
+            num_predicted_R=num_predicted_R,
+            entered_slot_E=slot_E,
+            entered_len_E=len_E,
+            entered_tokens_T=entered_T,
             **prompt_places(table, slot_R, start_R, count_R),
         )
         assert (table.last_step_S[slot_R[is_remapped_R]] == step_id - 1).all(), "a token of an older step is lost"
@@ -81,21 +86,20 @@ class PlanBuilder:
                 parts += [tokens_SL[slot, start : start + count - drafts], drafts_SK[slot, :drafts]]
         return np.concatenate(parts)
 
-    def _predicted(self, slot_R: Int32Array, is_remapped_R: BoolArray) -> dict[str, Int32Array]:
+    def _predicted(self, slot_R: Int32Array, is_remapped_R: BoolArray) -> tuple[Int32Array, Int32Array]:
         """What the host expects of rows whose tokens are in flight."""
         table = self._table
         if not self._on_host or not is_remapped_R.any():
-            empty_R0 = np.zeros((slot_R.size, 0), dtype=np.int32)
-            return {"predicted_RX": empty_R0, "num_predicted_R": np.zeros(slot_R.size, dtype=np.int32)}
+            return np.zeros((slot_R.size, 0), dtype=np.int32), np.zeros(slot_R.size, dtype=np.int32)
         num_R = np.where(is_remapped_R, table.num_drafts_S[slot_R], 0).astype(np.int32)
-        return {"predicted_RX": table.drafts_SK[slot_R], "num_predicted_R": num_R}
+        return table.drafts_SK[slot_R], num_R
 
-    def _entered(self, slot_R: Int32Array) -> dict[str, Int32Array]:
-        """Requests that are new in their slots, for the histories on the device."""
+    def _entered(self, slot_R: Int32Array) -> tuple[Int32Array, Int32Array, Int32Array]:
+        """Slots that requests have just entered, how many tokens each has, and these, for histories on the device."""
         table = self._table
         slots = slot_R[table.has_entered_S[slot_R]] if self._keeps_history else slot_R[:0]
         table.has_entered_S[slot_R] = False
         known_E = table.known_S[slots]
         tokens = [table.tokens_SL[slot, :count] for slot, count in zip(slots.tolist(), known_E.tolist(), strict=True)]
         joined: Int32Array = np.concatenate(tokens) if tokens else np.zeros(0, dtype=np.int32)
-        return {"entered_slot_E": slots, "entered_len_E": known_E, "entered_tokens_T": joined}
+        return slots, known_E, joined

@@ -28,7 +28,7 @@ from isoinfer.engine.sampling_table import SamplingTable
 from isoinfer.engine.settlement import Settlement
 from isoinfer.engine.slot_table import SlotTable
 from isoinfer.errors import RequestError
-from isoinfer.kv.manager import KVManager
+from isoinfer.kv.manager import KVManager, KVStats
 from isoinfer.speculation.config import SpeculativeConfig
 
 
@@ -67,7 +67,7 @@ class Scheduler:
         width = 0 if speculative is None else prediction_width(speculative)
         self.table = SlotTable(num_slots=num_slots, width=max_model_len + 1, num_drafts=width)
         on_host = speculative is not None and not speculative.on_device
-        proposer = HostProposer(speculative, self.table) if speculative is not None and on_host else None
+        proposer = HostProposer(speculative, self.table, depth) if speculative is not None and on_host else None
         self._sampling = SamplingTable(num_slots=num_slots, vocab_size=vocab_size)
         self.residents = Residents(self.table, kv, self._sampling, policy, vocab_size, proposer)
         self._rows = RowChoice(config, self.table, self.residents, kv, self._sampling.is_special_S, speculative)
@@ -113,6 +113,11 @@ class Scheduler:
     def kv_usage(self) -> float:
         """Share of KV blocks that requests own."""
         return self._kv.usage
+
+    @property
+    def kv_stats(self) -> KVStats:
+        """What the prefix cache has counted."""
+        return self._kv.stats
 
     @property
     def total_inflight_tokens(self) -> int:

@@ -78,11 +78,13 @@ class SlotTable:
 
     def may_go_on(self, slots_R: Int32Array) -> BoolArray:
         """Whether the request is not sure to be complete with what is in flight, even if all drafts are rejected."""
-        return self.known_S[slots_R] + self.rounds_S[slots_R] < self.limit_S[slots_R]
+        short_R: BoolArray = self.known_S[slots_R] + self.rounds_S[slots_R] < self.limit_S[slots_R]
+        return short_R
 
     def is_current(self, slots_R: Int32Array, number_R: Int64Array, epoch_R: Int32Array) -> BoolArray:
         """Whether the rows of a plan still are what their slots hold; others belong to requests that are gone."""
-        return (self.number_S[slots_R] == number_R) & (self.epoch_S[slots_R] == epoch_R)
+        current_R: BoolArray = (self.number_S[slots_R] == number_R) & (self.epoch_S[slots_R] == epoch_R)
+        return current_R
 
     def submit(self, slots_R: Int32Array, count_R: Int32Array, new_R: Int32Array, step_id: int) -> None:
         """Rows of a step that is about to run: `count` tokens each, which may give up to `new` output tokens."""
@@ -128,4 +130,5 @@ class SlotTable:
         assert (self.known_S <= self.limit_S)[used_S].all(), "a request is too long"
         assert (self.inflight_S >= 0).all(), "tokens in flight are negative"
         assert (self.scheduled_S - self.confirmed_S <= self.inflight_S)[used_S].all(), "scheduled without a step"
-        assert ((self.outputs_S >= self.rounds_S) & (self.rounds_S >= 0))[used_S].all()
+        rounds_fit_S = (self.outputs_S >= self.rounds_S) & (self.rounds_S >= 0)
+        assert rounds_fit_S[used_S].all(), "more sampling rounds than tokens"

@@ -29,7 +29,8 @@ class StopIds:
 
     def may_end(self, token_GJ: Int32Array) -> BoolArray:
         """For each row, whether one of its tokens ends somebody."""
-        may_G: BoolArray = (self._count_V[token_GJ] > 0).any(axis=1)
+        ends_GJ: BoolArray = self._count_V[token_GJ] > 0
+        may_G: BoolArray = np.logical_or.reduce(ends_GJ, axis=1)
         return may_G
 
     def _valid(self, ids: Sequence[int]) -> Int32Array:

@@ -106,8 +106,8 @@ class Verification:
         np.cumsum(places_G, out=start_X[1:])
         length_G = sample_plan.position_P[start_X[:-1]]
         numbers = self._to_device(np.concatenate([plan.slot_R[plan.samples_R], length_G, start_X]), stream)
-        slot_G, length_G, start_X = torch.split(numbers, [places_G.size, places_G.size, places_G.size + 1])
-        return RowTensors(slot_G=slot_G, length_G=length_G, start_X=start_X)
+        count = places_G.size
+        return RowTensors(slot_G=numbers[:count], length_G=numbers[count : 2 * count], start_X=numbers[2 * count :])
 
     def run(
         self,

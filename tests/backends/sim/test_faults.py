@@ -20,7 +20,7 @@ def test_a_rate_is_met_and_repeats_by_seed():
     kinds = [[plan.of_step(number) for number in range(5000)] for plan in plans]
     assert kinds[0] == kinds[1] != kinds[2]
     assert 0.08 < 1 - kinds[0].count(Fault.NONE) / 5000 < 0.12
-    assert min(kinds[0].count(Fault.BEFORE), kinds[0].count(Fault.AFTER)) > 150
+    assert min(kinds[0].count(Fault.RUBBISH), kinds[0].count(Fault.AFTER)) > 150
 
 
 def test_no_faults_by_default():
@@ -49,22 +49,20 @@ def test_a_failed_step_is_that_steps_alone(make_driver, row):
     assert answers == [good, "InjectedFault: step 2 was told to", good, "InjectedFault: step 4 was told to", good]
 
 
-def test_a_step_fails_before_or_after_it_has_written(make_driver, row):
+def test_a_failed_step_leaves_its_kv_or_rubbish_that_can_be_read(make_driver, row):
+    """Rows of a failed request may be in the next step already: what they read is wrong, and no fault of theirs."""
     step = row(tokens=(1, 2, 3), start=0, tables=((4,),))
-    written = set()
+    behind = row(tokens=(5,), start=3, tables=((4,),))
+    good = make_driver(None)
+    good.hidden(step)
+    (right,) = good.answers(behind)
+    are_right = set()
     for seed in range(12):
         driver = make_driver(None, fail_steps="1", seed=seed)
         with pytest.raises(StepError):
             driver.hidden(step)
-        words, _ = driver.backend.export_blocks(driver.kv, 0, _block(4))
-        written.add(bool(words.any()))
-    assert written == {False, True}
-
-
-def _block(index):
-    import numpy as np
-
-    return np.array([index], dtype=np.int32)
+        are_right.add(driver.answers(behind) == [right])
+    assert are_right == {False, True}
 
 
 def test_a_lost_device_stays_lost(make_driver, row):

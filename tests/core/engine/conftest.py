@@ -22,6 +22,7 @@ from isoinfer.engine.messages import AddRequest, CoreSampling, TokenLogprobs, To
 from isoinfer.engine.phase import Mixed, TwoPhase
 from isoinfer.engine.plan import SamplePlan, StepPlan, StepResult
 from isoinfer.engine.policy import make_policy
+from isoinfer.engine.request import Request
 from isoinfer.engine.scheduler import Scheduler
 from isoinfer.engine.slots import slots_for
 from isoinfer.errors import StepError
@@ -379,7 +380,16 @@ def step_plan(
     )
 
 
+def make_request(number: int, prompt: Sequence[int] = (1,), *, priority: int = 0, **sampling: Any) -> Request:
+    """A request as the scheduler holds it; `r0`, `r1`, ... by `number`."""
+    settings = CoreSampling(**{"max_tokens": 4, "seed": 0, **sampling})
+    ids = np.array(prompt, dtype=np.int32)
+    message = AddRequest(request_id=f"r{number}", prompt_token_ids=ids, sampling=settings, priority=priority)
+    return Request(number, message, 64)
+
+
 @pytest.fixture(scope="session")
 def fake() -> SimpleNamespace:
-    """`make_core(...)`, what the fake model says of a request that is alone, and plans made by hand."""
-    return SimpleNamespace(make_core=make_core, answer=answer, logprob_of=logprob_of, vocab=VOCAB, step_plan=step_plan)
+    """`make_core(...)`, what the fake model says of a request that is alone, and requests and plans by hand."""
+    told = {"answer": answer, "logprob_of": logprob_of, "vocab": VOCAB}
+    return SimpleNamespace(make_core=make_core, make_request=make_request, step_plan=step_plan, **told)
