@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from isoinfer.backends.interface import AttentionBatch, Backend, KVCache, KVSpec, LayerKV, Stream
+from isoinfer.backends.interface import AttentionBatch, Backend, KVCache, KVSpec, LayerKV, RingBatch, Stream
 from isoinfer.backends.ops.kv import CanonicalKV
 from isoinfer.backends.ops.linear import DenseWeight, Int4Weight, Int8Weight
 from isoinfer.backends.ops.spec import OpSpec, Sample
@@ -50,6 +50,9 @@ def _place(
     if isinstance(arg, AttentionBatch):
         length_R, table_RB = (_to_device(backend, stream, t) for t in (arg.kv_len_device_R, arg.block_table_RB))
         return backend.plan_attention(replace(arg, kv_len_device_R=length_R, block_table_RB=table_RB), stream)
+    if isinstance(arg, RingBatch):
+        on_device = ("kv_len_R", "ring_R", "floor_R", "positions_T", "ring_T")
+        return replace(arg, **{field: _to_device(backend, stream, getattr(arg, field)) for field in on_device})
     if isinstance(arg, Int8Weight | Int4Weight):
         return backend.prepare_weight(_role(sample, op), arg.dense(torch.float32), sample.static.quant)
     if isinstance(arg, DenseWeight):
@@ -67,8 +70,11 @@ def _role(sample: Sample, op: OpSpec) -> str:
 
 
 def _place_kv(backend: Backend, kv: CanonicalKV, sample: Sample) -> KVCache:
-    num_blocks, _, num_kv_heads, head_dim = kv.k_BSKD.shape
-    cache = backend.allocate_kv([kv_spec(num_kv_heads, head_dim, sample.static.dtype)], [num_blocks])
+    num_blocks, size, num_kv_heads, head_dim = kv.k_BSKD.shape
+    spec = kv_spec(num_kv_heads, head_dim, sample.static.dtype)
+    if any(isinstance(arg, RingBatch) for arg in sample.args):
+        spec = replace(spec, window=1, ring=size)  # which window is the op's business
+    cache = backend.allocate_kv([spec], [num_blocks])
     backend.import_blocks(cache, 0, np.arange(num_blocks, dtype=np.int32), kv.k_BSKD, kv.v_BSKD)
     return cache
 

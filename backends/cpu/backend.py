@@ -168,8 +168,7 @@ class CpuBackend:
     def export_blocks(self, kv: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V as `[B, S, K, D]`."""
         ids = torch.from_numpy(ids_B).long()
-        own = cpu_kv.own(kv).layer(layer)
-        return own.keys(ids), own.values(ids)
+        return cpu_kv.read_blocks(cpu_kv.own(kv).layer(layer), ids)
 
     def import_blocks(
         self, kv: KVCache, layer: int, ids_B: Int32Array, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor
@@ -226,6 +225,7 @@ class CpuBackend:
             max_in_flight=2,
             graph_limit=GRAPH_LIMIT if self._options["graphs"] == "on" else 0,
             bitwise_deterministic=self._deterministic,
+            rings=True,
         )
 
     def _choose_onednn(self, dtype: str) -> bool:

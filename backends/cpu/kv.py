@@ -2,6 +2,7 @@
 
 K of a block lies with its 16 keys side by side (`[B, K, D/p, 16, p]`, p = 2 for bfloat16, 1 for float32),
 so that one register load serves 16 scores; V is `[B, K, 16, D]`. Nobody outside this folder knows.
+Rings are as the references have them, `[slots, positions, K, D]`: their places are reused one at a time.
 Suffixes: B blocks, K KV heads, D head dim, S tokens in a block, p packed pair, R rows.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from isoinfer.backends.interface import AttentionBatch, Int32Array, KVCache, KVLayout, KVSpec
+from isoinfer.backends.ops import CanonicalKV
 
 BLOCK_SIZE = 16
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -31,6 +33,11 @@ class CpuLayerKV:
         """Tokens in a block."""
         return BLOCK_SIZE
 
+    @property
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V, blocks first."""
+        return self.k_BKDSp, self.v_BKSD
+
     def keys(self, ids_B: torch.Tensor) -> torch.Tensor:
         """K of the blocks `ids_B` as a fresh `[B, S, K, D]`."""
         return self.k_BKDSp[ids_B].permute(0, 3, 1, 2, 4).flatten(3)
@@ -39,15 +46,25 @@ class CpuLayerKV:
         """V of the blocks `ids_B` as a fresh `[B, S, K, D]`."""
         return self.v_BKSD[ids_B].transpose(1, 2)
 
+    def store(self, ids_B: torch.Tensor, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor) -> None:
+        """Write whole blocks given in the canonical shape."""
+        pack = self.k_BKDSp.shape[-1]
+        self.k_BKDSp[ids_B] = k_BSKD.to(self.k_BKDSp.dtype).reshape(*k_BSKD.shape[:3], -1, pack).permute(0, 2, 3, 1, 4)
+        self.v_BKSD[ids_B] = v_BSKD.to(self.v_BKSD.dtype).transpose(1, 2)
+
+
+LayerKV = CpuLayerKV | CanonicalKV
+"""Blocks, or rings."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuKVCache:
     """All groups' KV. `groups`: the model layers of each."""
 
-    layers: dict[int, CpuLayerKV]
+    layers: dict[int, LayerKV]
     groups: tuple[tuple[int, ...], ...]
 
-    def layer(self, index: int) -> CpuLayerKV:
+    def layer(self, index: int) -> LayerKV:
         """The KV of model layer `index`."""
         return self.layers[index]
 
@@ -60,12 +77,16 @@ def own(kv: KVCache) -> CpuKVCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuAttentionPlan:
-    """An AttentionBatch as the kernels take it: int32 tensors, contiguous, and the pointers they pass."""
+    """An AttentionBatch as the kernels take it: int32 tensors, contiguous, and the pointers they pass.
+
+    `maybe_floor_R`: keys below are invisible to the row; None = all are visible.
+    """
 
     table_RB: torch.Tensor
     q_start_R: torch.Tensor
     q_len_R: torch.Tensor
     kv_len_R: torch.Tensor
+    maybe_floor_R: torch.Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -79,9 +100,10 @@ class CpuAttentionPlan:
 
 
 def layout(specs: Sequence[KVSpec], num_scratch_blocks: int = 0) -> KVLayout:
-    """Block size, and bytes of one block of each group over its layers."""
+    """Block size, and bytes of one block, or ring, of each group over its layers."""
     sizes = tuple(
-        2 * len(s.layers) * s.num_kv_heads * s.head_dim * BLOCK_SIZE * TORCH_DTYPES[s.dtype].itemsize for s in specs
+        2 * len(s.layers) * s.num_kv_heads * s.head_dim * (s.ring or BLOCK_SIZE) * TORCH_DTYPES[s.dtype].itemsize
+        for s in specs
     )
     return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=sizes, num_scratch_blocks=num_scratch_blocks)
 
@@ -94,28 +116,43 @@ def allocate(specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> CpuKVCache:
     return CpuKVCache(layers=layers, groups=tuple(spec.layers for spec in specs))
 
 
-def _layer(spec: KVSpec, num_blocks: int) -> CpuLayerKV:
-    dtype = TORCH_DTYPES[spec.dtype]
+def _layer(spec: KVSpec, num_blocks: int) -> LayerKV:
+    if spec.ring is not None:
+        shape = (num_blocks, spec.ring, spec.num_kv_heads, spec.head_dim)
+        return CanonicalKV(*(torch.empty(shape, dtype=TORCH_DTYPES[spec.dtype]) for _ in "kv"))
+    return blocks(spec.num_kv_heads, spec.head_dim, TORCH_DTYPES[spec.dtype], num_blocks)
+
+
+def blocks(num_kv_heads: int, head_dim: int, dtype: torch.dtype, num_blocks: int) -> CpuLayerKV:
+    """Blocks of one layer, contents undefined."""
     pack = 4 // dtype.itemsize
-    assert spec.head_dim % pack == 0, spec
-    k_shape = (num_blocks, spec.num_kv_heads, spec.head_dim // pack, BLOCK_SIZE, pack)
-    v_shape = (num_blocks, spec.num_kv_heads, BLOCK_SIZE, spec.head_dim)
+    assert head_dim % pack == 0, (head_dim, dtype)
+    k_shape = (num_blocks, num_kv_heads, head_dim // pack, BLOCK_SIZE, pack)
+    v_shape = (num_blocks, num_kv_heads, BLOCK_SIZE, head_dim)
     return CpuLayerKV(k_BKDSp=torch.empty(k_shape, dtype=dtype), v_BKSD=torch.empty(v_shape, dtype=dtype))
 
 
-def write_blocks(kv: CpuLayerKV, ids_B: torch.Tensor, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor) -> None:
-    """Store whole blocks given in the canonical shape."""
-    pack = kv.k_BKDSp.shape[-1]
-    kv.k_BKDSp[ids_B] = k_BSKD.to(kv.k_BKDSp.dtype).reshape(*k_BSKD.shape[:3], -1, pack).permute(0, 2, 3, 1, 4)
-    kv.v_BKSD[ids_B] = v_BSKD.to(kv.v_BKSD.dtype).transpose(1, 2)
+def read_blocks(kv: LayerKV, ids_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V of whole blocks, or rings, as fresh `[B, S, K, D]`."""
+    if isinstance(kv, CanonicalKV):
+        return kv.k_BSKD[ids_B], kv.v_BSKD[ids_B]
+    return kv.keys(ids_B), kv.values(ids_B)
+
+
+def write_blocks(kv: LayerKV, ids_B: torch.Tensor, k_BSKD: torch.Tensor, v_BSKD: torch.Tensor) -> None:
+    """Store whole blocks, or rings, given in the canonical shape."""
+    if isinstance(kv, CanonicalKV):
+        kv.k_BSKD[ids_B], kv.v_BSKD[ids_B] = k_BSKD.to(kv.k_BSKD.dtype), v_BSKD.to(kv.v_BSKD.dtype)
+    else:
+        kv.store(ids_B, k_BSKD, v_BSKD)
 
 
 def copy_blocks(cache: CpuKVCache, group: int, src_B: Int32Array, dst_B: Int32Array) -> None:
-    """Copy blocks within every layer of a group."""
+    """Copy blocks, or rings, within every layer of a group."""
     src, dst = torch.from_numpy(src_B).long(), torch.from_numpy(dst_B).long()
     for layer in map(cache.layer, cache.groups[group]):
-        layer.k_BKDSp[dst] = layer.k_BKDSp[src]
-        layer.v_BKSD[dst] = layer.v_BKSD[src]
+        for part in layer.parts:
+            part[dst] = part[src]
 
 
 def plan(batch: AttentionBatch) -> CpuAttentionPlan:

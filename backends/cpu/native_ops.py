@@ -242,7 +242,7 @@ def make_rope_kv_write(lib: NativeLibrary, spec: RopeKVWriteSpec) -> Function:
 
 def make_paged_attention(lib: NativeLibrary, spec: AttentionSpec) -> Function:
     """paged_attention(q_TND, kv, plan, sinks_N | None, out_TND)."""
-    kernel = lib.function(f"attention_{SUFFIX[spec.dtype]}", P, L, P, P, P, L, P, P, P, L, L, L, L, F, L, F, P, P)
+    kernel = lib.function(f"attention_{SUFFIX[spec.dtype]}", P, L, P, P, P, L, P, P, P, P, L, L, L, L, F, L, F, P, P)
     heads, heads_kv, dim, scale = spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.scale
     window, softcap = spec.window or 0, spec.softcap or 0.0
 
@@ -264,6 +264,7 @@ def make_paged_attention(lib: NativeLibrary, spec: AttentionSpec) -> Function:
             plan.q_start_R.data_ptr(),
             plan.q_len_R.data_ptr(),
             plan.kv_len_R.data_ptr(),
+            None if plan.maybe_floor_R is None else plan.maybe_floor_R.data_ptr(),
             plan.num_rows,
             heads,
             heads_kv,

@@ -12,6 +12,7 @@ from typing import Any
 from isoinfer.backends.cpu import native_ops, native_speculation, remap, torch_ops
 from isoinfer.backends.cpu.kv import BLOCK_SIZE
 from isoinfer.backends.cpu.native_library import NativeLibrary
+from isoinfer.backends.cpu.ring_ops import make_window_attention
 from isoinfer.backends.ops import (
     INT4_GROUP,
     LINEAR,
@@ -22,6 +23,7 @@ from isoinfer.backends.ops import (
     LogprobsSpec,
     OpSpec,
     SwigluClippedSpec,
+    WindowAttentionSpec,
     bind_reference,
 )
 from isoinfer.backends.provider import Function, Provider
@@ -64,6 +66,7 @@ class CpuProviders:
             "kv_write": (native_ops.make_kv_write, _bad_block),
             "rope_kv_write": (native_ops.make_rope_kv_write, _bad_block),
             "paged_attention": (native_ops.make_paged_attention, _bad_heads),
+            "window_attention": (_native_window_attention, _bad_ring_heads),
             "argmax": (native_ops.make_argmax, _accept),
             "logprobs": (native_ops.make_logprobs, _few_best),
             "sample": (native_ops.make_sample, _accept),
@@ -96,6 +99,12 @@ class CpuProviders:
                 name="torch",
                 refuse=_bad_block,
                 make=partial(torch_ops.make_paged_attention, deterministic=invariant),
+                batch_invariant=invariant,
+            ),
+            ("window_attention", "torch"): Provider(
+                name="torch",
+                refuse=_bad_dtype,
+                make=partial(_torch_window_attention, deterministic=invariant),
                 batch_invariant=invariant,
             ),
             ("remap", "numpy"): Provider(name="numpy", refuse=_accept, make=remap.make_remap),
@@ -163,6 +172,16 @@ CPU_SHAPED = frozenset({"linear", "embedding", "kv_write", "rope_kv_write", "pag
 """Ops whose arguments have the CPU's own shapes, so that the reference cannot serve them."""
 
 
+def _native_window_attention(native: NativeLibrary, spec: WindowAttentionSpec) -> Function:
+    write, attend = partial(native_ops.make_kv_write, native), partial(native_ops.make_paged_attention, native)
+    return make_window_attention(spec, write, attend)
+
+
+def _torch_window_attention(spec: WindowAttentionSpec, deterministic: bool) -> Function:
+    attend = partial(torch_ops.make_paged_attention, deterministic=deterministic)
+    return make_window_attention(spec, torch_ops.make_kv_write, attend)
+
+
 def _accept(spec: Any) -> str:
     return ""
 
@@ -183,4 +202,12 @@ def _bad_block(spec: Any) -> str:
 
 
 def _bad_heads(spec: Any) -> str:
-    return "our attention kernel needs a head dim that is a multiple of 16" if spec.head_dim % 16 else _bad_block(spec)
+    return _bad_head_dim(spec) or _bad_block(spec)
+
+
+def _bad_ring_heads(spec: Any) -> str:
+    return _bad_head_dim(spec) or _bad_dtype(spec)
+
+
+def _bad_head_dim(spec: Any) -> str:
+    return "our attention kernel needs a head dim that is a multiple of 16" if spec.head_dim % 16 else ""

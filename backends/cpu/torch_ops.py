@@ -118,23 +118,23 @@ def make_paged_attention(spec: AttentionSpec, deterministic: bool) -> Function:
         sinks_N: torch.Tensor | None,
         out_TND: torch.Tensor,
     ) -> None:
-        rows = zip(plan.q_start_R.tolist(), plan.q_len_R.tolist(), plan.kv_len_R.tolist(), strict=True)
-        for row, (start, q_len, kv_len) in enumerate(rows):
+        floor_R = [0] * plan.num_rows if plan.maybe_floor_R is None else plan.maybe_floor_R.tolist()
+        rows = zip(plan.q_start_R.tolist(), plan.q_len_R.tolist(), plan.kv_len_R.tolist(), floor_R, strict=True)
+        for row, (start, q_len, kv_len, floor) in enumerate(rows):
             queries = 1 if deterministic else q_len
             for first in range(0, q_len, queries):
                 at = slice(start + first, start + first + queries)
-                k_LKD, v_LKD = _visible(spec, kv, plan.table_RB[row], kv_len - q_len + first, queries)
+                position = kv_len - q_len + first
+                oldest = max(floor, position + 1 - spec.window) if spec.window else floor
+                k_LKD, v_LKD = _visible(kv, plan.table_RB[row], oldest, position + queries)
                 out_TND[at] = _attend(spec, q_TND[at], k_LKD, v_LKD, sinks_N)
 
     return paged_attention
 
 
-def _visible(
-    spec: AttentionSpec, kv: CpuLayerKV, table_B: torch.Tensor, position: int, queries: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V `[L, K, D]` of all keys that any of `queries` queries from `position` on sees."""
-    oldest = max(0, position + 1 - spec.window) if spec.window else 0
-    first, end = oldest // BLOCK_SIZE, position + queries
+def _visible(kv: CpuLayerKV, table_B: torch.Tensor, oldest: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V `[L, K, D]` of the keys from `oldest` to `end`."""
+    first = oldest // BLOCK_SIZE
     ids_B = table_B[first : -(-end // BLOCK_SIZE)].long()
     seen = slice(oldest - first * BLOCK_SIZE, end - first * BLOCK_SIZE)
     return kv.keys(ids_B).flatten(0, 1)[seen], kv.values(ids_B).flatten(0, 1)[seen]

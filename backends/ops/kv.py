@@ -30,6 +30,11 @@ class CanonicalKV:
         """Tokens in a block."""
         return self.k_BSKD.shape[1]
 
+    @property
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V, blocks first."""
+        return self.k_BSKD, self.v_BSKD
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVWriteSpec:

@@ -38,11 +38,12 @@ class PagedKVStore:
     num_scratch_blocks: int = 0
 
     def layout(self, specs: Sequence[KVSpec]) -> KVLayout:
-        """Block size, and bytes of one block of each group over its layers."""
+        """Block size, and bytes of one block, or ring, of each group over its layers."""
         sizes = (2 * len(s.layers) * s.num_kv_heads * s.head_dim * torch_dtype(s.dtype).itemsize for s in specs)
+        tokens = (s.ring or self.block_size for s in specs)
         return KVLayout(
             block_size=self.block_size,
-            bytes_per_block=tuple(self.block_size * size for size in sizes),
+            bytes_per_block=tuple(num * size for num, size in zip(tokens, sizes, strict=True)),
             num_scratch_blocks=self.num_scratch_blocks,
         )
 
@@ -53,7 +54,7 @@ class PagedKVStore:
         return PagedKVCache(layers=layers, groups=tuple(spec.layers for spec in specs))
 
     def _layer(self, spec: KVSpec, num_blocks: int) -> CanonicalKV:
-        shape = (num_blocks, self.block_size, spec.num_kv_heads, spec.head_dim)
+        shape = (num_blocks, spec.ring or self.block_size, spec.num_kv_heads, spec.head_dim)
         k_BSKD, v_BSKD = (torch.zeros(shape, dtype=torch_dtype(spec.dtype), device=self.device) for _ in range(2))
         return CanonicalKV(k_BSKD, v_BSKD)
 
@@ -61,8 +62,8 @@ class PagedKVStore:
         """Copy blocks within every layer of a group."""
         mine, src, dst = own(cache), self._ids(src_B), self._ids(dst_B)
         for layer in map(mine.layer, mine.groups[group]):
-            layer.k_BSKD[dst] = layer.k_BSKD[src]
-            layer.v_BSKD[dst] = layer.v_BSKD[src]
+            for part in layer.parts:
+                part[dst] = part[src]
 
     def export(self, cache: KVCache, layer: int, ids_B: Int32Array) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of blocks as host tensors `[B, S, K, D]`."""

@@ -43,6 +43,8 @@ class CommonBody(BaseModel):
     skip_special_tokens: bool | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
 
     user: Ignored = None
     metadata: Ignored = None

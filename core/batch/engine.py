@@ -28,7 +28,15 @@ class BatchEngine(Protocol):
     def tokenizer(self) -> Decoder | None: ...
     @property
     def num_unfinished(self) -> int: ...
-    def submit(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> None: ...
+    def submit(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None: ...
     def submit_chat(
         self,
         request_id: str,
@@ -36,6 +44,8 @@ class BatchEngine(Protocol):
         params: SamplingParams,
         *,
         chat_template_kwargs: dict[str, Any] | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None: ...
     def step(self) -> list[RequestOutput]: ...
     def abort(self, request_id: str) -> object: ...

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from isoinfer.batch.bodies import ChatBody, CompletionBody
+from isoinfer.batch.bodies import ChatBody, CommonBody, CompletionBody
 from isoinfer.batch.line_error import LineError, unreadable
 from isoinfer.batch.messages import template_messages
 from isoinfer.batch.prompts import Prompt, split_prompts
 from isoinfer.batch.reader import Envelope
 from isoinfer.batch.sampling import chat_sampling, completion_sampling, only_scores
 from isoinfer.batch.validation import check_body, nearest
+from isoinfer.jobs import Rank
 from isoinfer.sampling_params import SamplingParams
 
 CHAT_URL = "/v1/chat/completions"
@@ -24,12 +25,13 @@ LINE_FIELDS = frozenset({"custom_id", "method", "url", "body"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """One conversation. `template_kwargs` go to the chat template."""
+    """One conversation. `template_kwargs` go to the chat template; `rank` is for the scheduler."""
 
     model: str | None
     messages: list[dict[str, Any]]
     params: SamplingParams
     template_kwargs: dict[str, Any]
+    rank: Rank
     num_prompts: int = 1
 
 
@@ -42,6 +44,7 @@ class CompletionRequest:
     params: SamplingParams
     echo: bool
     scores: bool
+    rank: Rank
 
     @property
     def num_prompts(self) -> int:
@@ -84,7 +87,12 @@ def _chat(body: ChatBody) -> ChatRequest:
         messages=template_messages(body.messages),
         params=chat_sampling(body),
         template_kwargs=_template_kwargs(body),
+        rank=_rank(body),
     )
+
+
+def _rank(body: CommonBody) -> Rank:
+    return Rank(priority=body.priority or 0, cache_salt=body.cache_salt)
 
 
 def _template_kwargs(body: ChatBody) -> dict[str, Any]:
@@ -107,4 +115,5 @@ def _completion(body: CompletionBody) -> CompletionRequest:
         params=completion_sampling(body),
         echo=bool(body.echo),
         scores=only_scores(body),
+        rank=_rank(body),
     )

@@ -145,12 +145,19 @@ class BatchRunner:
             raise LineError(code, str(error)) from error
 
     def _submit_one(self, request_id: str, request: LineRequest, index: int) -> None:
+        rank, engine = request.rank, self._engine
         if isinstance(request, ChatRequest):
-            self._engine.submit_chat(
-                request_id, request.messages, request.params, chat_template_kwargs=request.template_kwargs or None
+            engine.submit_chat(
+                request_id,
+                request.messages,
+                request.params,
+                chat_template_kwargs=request.template_kwargs or None,
+                priority=rank.priority,
+                cache_salt=rank.cache_salt,
             )
         else:
-            self._engine.submit(request_id, request.prompts[index], request.params)
+            prompt = request.prompts[index]
+            engine.submit(request_id, prompt, request.params, priority=rank.priority, cache_salt=rank.cache_salt)
 
     def _fail(self, pending: _Pending, error: LineError) -> None:
         """Give the line an error record and take its other prompts out of the engine."""

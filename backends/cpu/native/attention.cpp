@@ -19,6 +19,12 @@ struct Problem {
   long table_stride, R, N, K, D, q_stride, window;
   float scale, softcap;
   const float* sinks;
+  const int32_t* floor;  // keys below are invisible to the row; null = all are visible
+
+  int lowest(int row, int seen) const {  // key that a query after `seen` keys sees
+    const int lo = window > 0 && seen > window ? seen - (int)window : 0;
+    return floor && floor[row] > lo ? floor[row] : lo;
+  }
 };
 
 // scores[m][0..16*NB) of NB blocks for MR rows; q is row-major [MR][D]. Few rows take several blocks at once, so that
@@ -183,8 +189,7 @@ struct Item {
   int row, head, first;
 
   int first_key(const Problem& P) const {  // that any of its queries sees
-    const int seen = P.kv_len[row] - P.q_len[row] + first / (P.N / P.K) + 1;
-    return P.window > 0 && seen > P.window ? seen - (int)P.window : 0;
+    return P.lowest(row, P.kv_len[row] - P.q_len[row] + first / (P.N / P.K) + 1);
   }
 };
 
@@ -205,7 +210,7 @@ static void attend(const Problem& P, const T* q, const T* kc, const T* vc, T* ou
     int i = first + (m < rows ? m : rows - 1), query = i / G, head = kh * G + i % G;
     std::memcpy(qt + m * D, q + (P.q_start[r] + query) * P.q_stride + head * D, D * sizeof(T));
     hi[m] = base + query + 1;
-    lo[m] = P.window > 0 && hi[m] > P.window ? hi[m] - (int)P.window : 0;
+    lo[m] = P.lowest(r, hi[m]);
     if (lo[m] < key_lo) key_lo = lo[m];
     if (hi[m] > key_hi) key_hi = hi[m];
     row_max[m] = P.sinks ? P.sinks[head] : -INFINITY;
@@ -292,9 +297,11 @@ static void rope(T* x, long stride, const int32_t* pos, const float* table, int 
 
 #define ENTRY(NAME, T)                                                                                                    \
   void iso_attention_##NAME(const T* q, long q_stride, const T* kc, const T* vc, const int32_t* table, long table_stride,  \
-                            const int32_t* q_start, const int32_t* q_len, const int32_t* kv_len, long R, long N, long K,   \
-                            long D, double scale, long window, double softcap, const float* sinks, T* out) {               \
-    Problem P{table, q_start, q_len, kv_len, table_stride, R, N, K, D, q_stride, window, (float)scale, (float)softcap, sinks}; \
+                            const int32_t* q_start, const int32_t* q_len, const int32_t* kv_len, const int32_t* floor,     \
+                            long R, long N, long K, long D, double scale, long window, double softcap,                     \
+                            const float* sinks, T* out) {                                                                  \
+    Problem P{table, q_start, q_len, kv_len, table_stride, R, N, K, D, q_stride, window, (float)scale, (float)softcap,      \
+              sinks, floor};                                                                                               \
     paged_attention<T>(P, q, kc, vc, out);                                                                                \
   }                                                                                                                       \
   void iso_kv_write_##NAME(const T* k, long ks, const T* v, long vs, const int32_t* slots, T* kc, T* vc, long T_, long K, long D) { \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,23 @@ class CountingEngine:
         self.params: list[SamplingParams] = []
         self.aborted: list[str] = []
         self.template_kwargs: list[Any] = []
+        self.ranks: deque[tuple[int, str | None]] = deque(maxlen=8)
         self._running: dict[str, list[Any]] = {}
 
     @property
     def num_unfinished(self) -> int:
         return len(self._running)
 
-    def submit(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> None:
+    def submit(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        self.ranks.append((priority, cache_salt))
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         if not text or "?" in text:
             raise RequestError("The prompt is refused.")
@@ -61,9 +72,11 @@ class CountingEngine:
         params: SamplingParams,
         *,
         chat_template_kwargs: dict[str, Any] | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         self.template_kwargs.append(chat_template_kwargs)
-        self.submit(request_id, messages[-1]["content"], params)
+        self.submit(request_id, messages[-1]["content"], params, priority=priority, cache_salt=cache_salt)
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)

@@ -200,6 +200,13 @@ def test_template_variables_reach_the_engine(files, chat, make_engine):
     assert engine.template_kwargs == [{"reasoning_effort": "high"}, None]
 
 
+def test_priority_and_cache_salt_reach_the_engine(files, chat, completion, make_engine):
+    engine = make_engine()
+    files.write(chat("a", "x", priority=3), completion("b", "x", cache_salt="tenant"), completion("c", "x"))
+    files.run(engine)
+    assert list(engine.ranks) == [(3, None), (0, "tenant"), (0, None)]
+
+
 def test_progress_is_told_after_each_step(files, completion, make_engine):
     files.write(*(completion(str(i), f"p{1 + i}") for i in range(3)))
     seen = []

@@ -184,11 +184,10 @@ def test_only_as_many_give_way_as_must(fake: SimpleNamespace, depth: int) -> Non
     steps(core, 2)
     core.add("urgent", [9] * 6, priority=0, max_tokens=2)
     core.run()
-    epochs = {number: 0 for number in range(4)}
+    epochs = dict.fromkeys(range(4), 0)
     for plan in core.runner.plans:
         epochs |= dict(zip(plan.request_R.tolist(), plan.epoch_R.tolist(), strict=True))
-    assert epochs[3] == 0
-    assert [epochs[0], epochs[1]] == [0, 0]
+    assert [epochs[number] for number in range(4)] == [0, 0, 1, 0]
     for index in range(3):
         assert core.tokens(f"r{index}") == alone(fake, [index] * 4, 8)
 
