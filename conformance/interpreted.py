@@ -35,7 +35,7 @@ def interpreted_cuda(chip: str, dtype: str = "float32", *, deterministic: bool =
 
 
 def interpreted_ascend(chip: str, dtype: str = "float32") -> Backend:
-    """The Ascend backend as it is assembled for `chip` ("910B") under `--deterministic`: interpreted, our kernels alone.
+    """The Ascend backend as assembled for `chip` ("910B") under `--deterministic`, interpreted: our kernels alone.
 
     `dtype` float32 or float16. It has few cores: each then takes several items in turn, and fewer run idle.
     """

@@ -86,6 +86,41 @@ def descriptions(soc: Soc) -> Iterator[LinearDesc]:
                     )
 
 
+@triton.jit
+def multiply_tile(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    rows,
+    outputs,
+    x_stride,
+    num_inputs,
+    out_stride,
+    HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """One tile of a result. Pointers are at its first row and output; `rows` and `outputs` are left from there on."""
+    m = tl.arange(0, BLOCK_M)
+    n = tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    inside_M, inside_N = m < rows, n < outputs
+    at_MK = m[:, None] * x_stride + k[None, :]
+    at_NK = n[:, None] * num_inputs + k[None, :]
+    acc_MN = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, num_inputs, BLOCK_K):
+        inside_K = start + k < num_inputs
+        x_MK = tl.load(x_ptr + start + at_MK, mask=inside_M[:, None] & inside_K[None, :], other=0.0)
+        w_NK = tl.load(weight_ptr + start + at_NK, mask=inside_N[:, None] & inside_K[None, :], other=0.0)
+        acc_MN = tl.dot(x_MK, tl.trans(w_NK), acc_MN, input_precision="ieee")
+    if HAS_BIAS:
+        acc_MN = acc_MN + tl.load(bias_ptr + n, mask=inside_N, other=0.0).to(tl.float32)[None, :]
+    at_MN = m[:, None] * out_stride + n[None, :]
+    tl.store(out_ptr + at_MN, acc_MN.to(out_ptr.dtype.element_ty), mask=inside_M[:, None] & inside_N[None, :])
+
+
 @triton.jit(do_not_specialize=["rows", "x_stride", "num_outputs", "num_inputs"])
 def linear_kernel(
     x_ptr,
@@ -101,31 +136,26 @@ def linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    m = tl.arange(0, BLOCK_M)
-    n = tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    at_MK = m[:, None] * x_stride + k[None, :]
-    at_NK = n[:, None] * num_inputs + k[None, :]
-    at_MN = m[:, None] * num_outputs + n[None, :]
     row_tiles = (rows + BLOCK_M - 1) // BLOCK_M
     items = row_tiles * ((num_outputs + BLOCK_N - 1) // BLOCK_N)
     for item in range(tl.program_id(0), items, tl.num_programs(0)):
         # neighbouring cores take the rows of one part of the weight, which is then read from memory once
         row, output = item % row_tiles * BLOCK_M, item // row_tiles * BLOCK_N
-        x = x_ptr + x_stride.to(tl.int64) * row
-        weight = weight_ptr + num_inputs.to(tl.int64) * output
-        inside_M, inside_N = row + m < rows, output + n < num_outputs
-        acc_MN = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        for start in range(0, num_inputs, BLOCK_K):
-            inside_K = start + k < num_inputs
-            x_MK = tl.load(x + start + at_MK, mask=inside_M[:, None] & inside_K[None, :], other=0.0)
-            w_NK = tl.load(weight + start + at_NK, mask=inside_N[:, None] & inside_K[None, :], other=0.0)
-            acc_MN = tl.dot(x_MK, tl.trans(w_NK), acc_MN, input_precision="ieee")
-        if HAS_BIAS:
-            bias_N = tl.load(bias_ptr + output + n, mask=inside_N, other=0.0).to(tl.float32)
-            acc_MN = acc_MN + bias_N[None, :]
-        out = out_ptr + num_outputs.to(tl.int64) * row + output
-        tl.store(out + at_MN, acc_MN.to(out_ptr.dtype.element_ty), mask=inside_M[:, None] & inside_N[None, :])
+        multiply_tile(
+            x_ptr + x_stride.to(tl.int64) * row,
+            weight_ptr + num_inputs.to(tl.int64) * output,
+            bias_ptr + output,
+            out_ptr + num_outputs.to(tl.int64) * row + output,
+            rows - row,
+            num_outputs - output,
+            x_stride,
+            num_inputs,
+            num_outputs,
+            HAS_BIAS,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+        )
 
 
 def case(desc: LinearDesc) -> KernelCase:

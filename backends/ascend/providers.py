@@ -1,4 +1,4 @@
-"""Which provider serves an op on Ascend, in order: a fused operator, our Triton kernel, torch.
+"""Which provider serves an op on Ascend, in order: a fused operator (for linear: torch's), our Triton kernel, torch.
 
 `batch_invariant` is said of our kernels and of torch where nothing is summed: fused operators and torch's sums choose
 by shape in which order. Under `--deterministic` the table refuses all others.
@@ -34,7 +34,6 @@ class AscendProviders:
 
     `npu`: the fused operators. `launcher`: what builds our kernels, or the reason in words why nothing does.
     `bind` binds the parts of an op that is made of others. `is_capturing`: whether a graph is being recorded.
-    `deterministic`: linear is our kernel, and moe_experts is made of it; otherwise torch's products come first.
     """
 
     def __init__(
@@ -46,9 +45,8 @@ class AscendProviders:
         *,
         bind: Callable[[OpSpec, Any], Function],
         is_capturing: Callable[[], bool],
-        deterministic: bool,
     ) -> None:
-        self._soc, self._npu, self._launcher, self._deterministic = soc, npu, launcher, deterministic
+        self._soc, self._npu, self._launcher = soc, npu, launcher
         self._fused = self._fused_providers(device, bind)
         self._torch = {
             "linear": Provider(name="torch", refuse=_bad_linear, make=torch_ops.make_linear, batch_invariant=False),
@@ -56,7 +54,7 @@ class AscendProviders:
                 name="torch",
                 refuse=_bad_dtype,
                 make=partial(torch_ops.make_moe_experts, bind=bind),
-                batch_invariant=deterministic,  # its products are those of linear
+                batch_invariant=False,
                 graph_safe=True,
             ),
             "paged_attention": Provider(
@@ -80,9 +78,7 @@ class AscendProviders:
             graph_safe=True,
         )
         torchs = [] if op.name in COMPOSED else [self._torch.get(op.name, plain)]
-        if op.name == "linear" and not self._deterministic:
-            return [*torchs, *kernel]
-        return [*fused, *kernel, *torchs]
+        return [*torchs, *kernel] if op.name == "linear" else [*fused, *kernel, *torchs]
 
     def _fused_providers(self, device: torch.device, bind: Callable[[OpSpec, Any], Function]) -> dict[str, Provider]:
         mask = cache(partial(attention.causal_mask, device))

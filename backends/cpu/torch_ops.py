@@ -97,9 +97,8 @@ def make_kv_write(spec: KVWriteSpec) -> Function:
     def kv_write(k_TKD: torch.Tensor, v_TKD: torch.Tensor, kv: CpuLayerKV, slots_T: torch.Tensor) -> None:
         block, offset = slots_T.long() // BLOCK_SIZE, slots_T.long() % BLOCK_SIZE
         pack = kv.k_BKDSp.shape[-1]
-        kv.k_BKDSp.permute(0, 3, 1, 2, 4)[block, offset] = k_TKD.reshape(*k_TKD.shape[:2], -1, pack).to(
-            kv.k_BKDSp.dtype
-        )
+        k_TKDp = k_TKD.to(kv.k_BKDSp.dtype).unflatten(-1, (-1, pack))
+        kv.k_BKDSp.permute(0, 3, 1, 2, 4)[block, offset] = k_TKDp
         kv.v_BKSD.transpose(1, 2)[block, offset] = v_TKD.to(kv.v_BKSD.dtype)
 
     return kv_write

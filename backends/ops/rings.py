@@ -45,8 +45,8 @@ def ring_cases(queries_at_once: int) -> tuple[RingCase, ...]:
         RingCase(label="first-token", heads=(2, 2, 32), rows=((0, 1, 0),), **shape),
         RingCase(label="full", heads=(4, 2, 32), rows=full, **shape),
         RingCase(label="filling-gqa", heads=(6, 2, 64), rows=filling, **shape),
-        RingCase(label="floors", heads=(4, 1, 40), rows=floors, **shape),
-        RingCase(label="window-one", heads=(2, 1, 32), window=1, margin=1, rows=((0, 3, 0), (9, 1, 0))),
+        RingCase(label="floors", heads=(4, 1, 32), rows=floors, **shape),
+        RingCase(label="window-one", heads=(2, 1, 40), window=1, margin=1, rows=((0, 3, 0), (9, 1, 0))),
         RingCase(label="long-chunk", heads=(2, 1, 32), window=5, margin=1, rows=long),
         RingCase(label="sinks", heads=(8, 2, 64), window=window, margin=1, rows=(*full[:4], (20, 4, 18)), sinks=True),
     )

@@ -67,6 +67,7 @@ class SimBackend:
             overlap_pays=self._options.overlap_pays,
             graph_limit=GRAPH_LIMIT if self._options.graphs else 0,
             bitwise_deterministic=True,
+            rings=True,
         )
         self._providers = SimProviders(self.bind)
         self._table = ProviderTable(self.name, self._providers.find, fallback=config.fallback)

@@ -9,13 +9,13 @@ from typing import Protocol
 from isoinfer.backends.interface import ModelSpec
 from isoinfer.backends.sim.chips import Chip
 from isoinfer.backends.sim.kv import bytes_per_token
-from isoinfer.backends.sim.reading import Reading, Rows
+from isoinfer.backends.sim.reading import Reading
 
 
 class Cost(Protocol):
     """A model of time."""
 
-    def seconds(self, spec: ModelSpec, rows: Rows, readings: Sequence[Reading]) -> float:
+    def seconds(self, spec: ModelSpec, readings: Sequence[Reading]) -> float:
         """Of one forward, with what its rows compute and read."""
 
 
@@ -25,7 +25,7 @@ class FixedCost:
 
     step_s: float
 
-    def seconds(self, spec: ModelSpec, rows: Rows, readings: Sequence[Reading]) -> float:
+    def seconds(self, spec: ModelSpec, readings: Sequence[Reading]) -> float:
         """`step_s`."""
         return self.step_s
 
@@ -42,11 +42,11 @@ class RooflineCost:
     bits: int
     count: int = 1
 
-    def seconds(self, spec: ModelSpec, rows: Rows, readings: Sequence[Reading]) -> float:
+    def seconds(self, spec: ModelSpec, readings: Sequence[Reading]) -> float:
         """Of the step's true lengths."""
-        num_tokens = rows.row_T.size
+        num_tokens = readings[0].rows.row_T.size
         work = spec.flops_per_token * num_tokens / (self.count * self.chip.peak(self.bits))
-        moved = weights_read(spec, num_tokens) + kv_moved(spec, rows, readings)
+        moved = weights_read(spec, num_tokens) + kv_moved(spec, readings)
         return max(work, moved / (self.count * self.chip.bandwidth)) + self.chip.launch_s
 
 
@@ -56,8 +56,9 @@ def weights_read(spec: ModelSpec, num_tokens: int) -> float:
     return spec.weight_bytes + spec.expert_bytes * (chosen - spec.expert_share)
 
 
-def kv_moved(spec: ModelSpec, rows: Rows, readings: Sequence[Reading]) -> float:
+def kv_moved(spec: ModelSpec, readings: Sequence[Reading]) -> float:
     """Bytes of KV that the rows' queries read, and that their new tokens write."""
+    rows = readings[0].rows
     written = sum(bytes_per_token(group) for group in spec.kv_specs) * rows.row_T.size
     if spec.maybe_kv_read is not None:
         fixed, per_token = spec.maybe_kv_read

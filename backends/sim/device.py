@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isoinfer.backends.interface import ModelSpec
     from isoinfer.backends.sim.cost import Cost
     from isoinfer.backends.sim.options import SimOptions
-    from isoinfer.backends.sim.reading import Reading, Rows
+    from isoinfer.backends.sim.reading import Reading
     from isoinfer.backends.sim.stream import Mark, SimStream
 
 
@@ -82,11 +82,11 @@ class SimDevice:
             raise DeviceLost("the simulated device was told to be lost")
         return fault
 
-    def spend(self, spec: ModelSpec, rows: Rows, readings: Sequence[Reading]) -> None:
+    def spend(self, spec: ModelSpec, readings: Sequence[Reading]) -> None:
         """The running step takes the time that it costs."""
-        self._spent = self._cost.seconds(spec, rows, readings)
-        self._num_rows += rows.num_rows
-        self._num_tokens += rows.row_T.size
+        self._spent = self._cost.seconds(spec, readings)
+        self._num_rows += readings[0].rows.num_rows
+        self._num_tokens += readings[0].rows.row_T.size
 
     def fail(self, fault: Fault) -> None:
         """Fail the step."""

@@ -16,12 +16,12 @@ from isoinfer.backends.interface import AttentionBatch, Int32Array, KVCache, KVL
 from isoinfer.backends.sim.fingerprint import POISON, UInt64Array
 
 NOBODYS_BLOCK = 0
-"""Padded table entries point at it; it is never handed out, so nothing is written there or read."""
+"""Padded table entries point at it; it is never handed out, so nothing that is written there is ever read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimGroupKV:
-    """The words of one group."""
+    """The words of one group; of one with rings, a block is a ring."""
 
     spec: KVSpec
     words_LBS: UInt64Array
@@ -72,7 +72,7 @@ def layout(specs: Sequence[KVSpec], block_size: int, num_scratch_blocks: int) ->
     """The sizes that the real model's K and V would have."""
     return KVLayout(
         block_size=block_size,
-        bytes_per_block=tuple(block_size * bytes_per_token(spec) for spec in specs),
+        bytes_per_block=tuple((spec.ring or block_size) * bytes_per_token(spec) for spec in specs),
         num_scratch_blocks=num_scratch_blocks,
     )
 
@@ -87,7 +87,7 @@ def allocate(specs: Sequence[KVSpec], num_blocks: Sequence[int], *, num_layers: 
     """All words 0, which is unwritten. The system commits pages only when they are written."""
     return SimKVCache(
         groups=tuple(
-            SimGroupKV(spec=spec, words_LBS=np.zeros((num_layers, blocks, block_size), dtype=np.uint64))
+            SimGroupKV(spec=spec, words_LBS=np.zeros((num_layers, blocks, spec.ring or block_size), dtype=np.uint64))
             for spec, blocks in zip(specs, num_blocks, strict=True)
         )
     )

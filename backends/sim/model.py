@@ -6,21 +6,24 @@ what a later group writes depends on what the earlier ones read. Suffixes: T new
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from isoinfer.backends.interface import KVCache, ModelSpec
+from isoinfer.backends.interface import KVCache, KVSpec, ModelSpec, RingBatch
 from isoinfer.backends.sim.faults import Fault
 from isoinfer.backends.sim.fingerprint import UInt64Array, mix, multipliers, tokens, words
-from isoinfer.backends.sim.kv import NOBODYS_BLOCK, SimAttentionPlan, SimKVCache, own
-from isoinfer.backends.sim.reading import CanaryError, Reading, Rows, reading_of, rows_of
+from isoinfer.backends.sim.kv import SimAttentionPlan, SimKVCache, own
+from isoinfer.backends.sim.paged_reading import paged_reading
+from isoinfer.backends.sim.reading import CanaryError, Reading
+from isoinfer.backends.sim.ring_reading import ring_reading
 
 if TYPE_CHECKING:
     from isoinfer.backends.sim.device import SimDevice
     from isoinfer.backends.sim.options import SimOptions
-    from isoinfer.layers.batch import ForwardBatch
+    from isoinfer.layers.batch import ForwardBatch, GroupInputs
 
 MARGIN = 4096
 """Positions past the longest sequence that drafts in flight may reach."""
@@ -43,12 +46,11 @@ class FingerprintForward:
         """Write the new tokens' words, read what each may see, and take the step's time on the device."""
         cache, device = own(kv), self._device
         fault = device.begin_forward()
+        readings = self._readings(batch)
         if fault is Fault.RUBBISH:
-            self._spoil(batch, cache)
+            self._spoil(readings, batch.num_tokens, cache)
             device.fail(fault)
-        rows = self._rows(batch)
-        readings = [self._reading(rows, batch, group) for group in range(len(self._spec.kv_specs))]
-        device.spend(self._spec, rows, readings)
+        device.spend(self._spec, readings)
         token_T = self._tokens(batch.token_ids_T)
         position_T = batch.positions_T.numpy().astype(np.uint64)
         hash_T = np.zeros(batch.num_tokens, dtype=np.uint64)
@@ -56,12 +58,11 @@ class FingerprintForward:
         salts = iter(self._salts)
         for layer in range(self._options.layers):
             for group, reading in enumerate(readings):
-                words_BS = cache.groups[group].words_LBS[layer]
-                self._write(words_BS, batch.groups[group].slots_T, words(token_T, position_T, hash_T ^ next(salts)))
-                words_FS = reading.read(words_BS)
-                hash_T = mix(hash_T * _STEP + reading.sums(words_FS))
+                word_T = words(token_T, position_T, hash_T ^ next(salts))
+                words_F = reading.exchange(cache.groups[group].words_LBS[layer], word_T)
+                hash_T = mix(hash_T * _STEP + reading.sums(words_F))
                 if layer == group == 0 and self._options.predictable:
-                    local_T = _local(words_FS, reading)
+                    local_T = _local(words_F, reading)
         if fault is Fault.AFTER:
             device.fail(fault)
         answer_T = self._predictable(hash_T, local_T) if self._options.predictable else hash_T
@@ -82,18 +83,24 @@ class FingerprintForward:
             logits_RV[row_R, token_RX[:, place]] = value
         return torch.from_numpy(logits_RV)
 
-    def _rows(self, batch: ForwardBatch) -> Rows:
-        plan = batch.groups[0].plan
-        assert isinstance(plan, SimAttentionPlan), type(plan)
-        return rows_of(plan, batch.num_tokens)
+    def _readings(self, batch: ForwardBatch) -> list[Reading]:
+        return [
+            self._reading(inputs, spec, batch.num_tokens)
+            for inputs, spec in zip(batch.groups, self._spec.kv_specs, strict=True)
+        ]
 
-    def _reading(self, rows: Rows, batch: ForwardBatch, group: int) -> Reading:
-        plan = batch.groups[group].plan
-        assert isinstance(plan, SimAttentionPlan), type(plan)
-        return reading_of(
-            rows,
-            plan.block_table_RB.numpy(),
-            window=self._spec.kv_specs[group].window,
+    def _reading(self, inputs: GroupInputs, spec: KVSpec, num_tokens: int) -> Reading:
+        if spec.ring is not None:
+            assert isinstance(inputs.plan, RingBatch), type(inputs.plan)
+            assert spec.window is not None
+            return ring_reading(
+                inputs.plan, num_tokens, window=spec.window, ring=spec.ring, multipliers=self._multipliers
+            )
+        assert isinstance(inputs.plan, SimAttentionPlan), type(inputs.plan)
+        return paged_reading(
+            inputs.plan,
+            inputs.slots_T,
+            window=spec.window,
             block_size=self._options.block_size,
             multipliers=self._multipliers,
         )
@@ -105,18 +112,11 @@ class FingerprintForward:
             raise CanaryError(f"new token {token} is {int(token_ids_T[token])}, which is not in the vocabulary")
         return token_T
 
-    def _write(self, words_BS: UInt64Array, slots_T: torch.Tensor, word_T: UInt64Array) -> None:
-        slots = slots_T.numpy()
-        if slots.size and int(slots.min()) < (NOBODYS_BLOCK + 1) * self._options.block_size:
-            token = int(slots.argmin())
-            raise CanaryError(f"new token {token} writes to slot {slots[token]}, which is of no block")
-        words_BS.reshape(-1)[slots] = word_T
-
-    def _spoil(self, batch: ForwardBatch, cache: SimKVCache) -> None:
+    def _spoil(self, readings: Sequence[Reading], num_tokens: int, cache: SimKVCache) -> None:
         """Written, but with nothing sensible: rows of these requests in steps behind this one may read it."""
-        for inputs, group in zip(batch.groups, cache.groups, strict=True):
-            slots = inputs.slots_T.numpy()
-            group.words_LBS.reshape(self._options.layers, -1)[:, slots] = multipliers(slots.size)
+        for reading, group in zip(readings, cache.groups, strict=True):
+            for words_BS in group.words_LBS:
+                reading.exchange(words_BS, multipliers(num_tokens))
 
     def _predictable(self, hash_T: UInt64Array, local_T: UInt64Array) -> UInt64Array:
         """Mostly what follows from the last tokens; now and then, by the whole history, something new."""
@@ -124,9 +124,9 @@ class FingerprintForward:
         return np.where(jumps_T, hash_T, local_T)
 
 
-def _local(words_FS: UInt64Array, reading: Reading) -> UInt64Array:
+def _local(words_F: UInt64Array, reading: Reading) -> UInt64Array:
     """A hash of the last tokens that each new token sees, itself included."""
-    token_F = tokens(words_FS).reshape(-1) % CLASSES
+    token_F = tokens(words_F) % CLASSES
     local_T = np.zeros(reading.last_T.size, dtype=np.uint64)
     for back in range(CONTEXT):
         place_T = reading.last_T - back

@@ -1,13 +1,11 @@
-"""Attention over paged KV: merged qkv, optional q/k norm, rope with the KV write, attention, output projection."""
+"""Attention: merged qkv, optional q/k norm, attending over blocks or rings, output projection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isoinfer.backends.ops.attention import PAGED_ATTENTION, AttentionSpec
-from isoinfer.backends.ops.kv import ROPE_KV_WRITE, RopeKVWriteSpec
-from isoinfer.backends.ops.rope import RopeSpec
+from isoinfer.layers.attend import PagedAttend, RingAttend
 from isoinfer.layers.linear import Linear
 from isoinfer.layers.norm import HeadNorm
 
@@ -21,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """One layer's attention. `kv_group`: index of the KV group that the layer is in.
+    """One layer's attention. `kv_group`: index of the KV group that the layer is in, among those with blocks or, where
+    `ring` says so, among those with rings.
 
     `window` in tokens, None = all. `norm_eps` matters only with `qk_norm`.
     """
@@ -38,17 +37,18 @@ class AttentionConfig:
     qk_norm: bool
     norm_eps: float
     sinks: bool
+    ring: bool = False
 
 
 class Attention:
-    """x_TH -> out_TH. Writes the new tokens' K and V into `kv` before it attends.
+    """x_TH -> out_TH. Writes the new tokens' K and V into `kv`.
 
     q, k and v stay views of the merged projection's output: their last two dims are contiguous, their
     rows are strided, and the ops accept that.
     """
 
     def __init__(self, parts: Parts, prefix: str, config: AttentionConfig, cos_sin_PR: torch.Tensor) -> None:
-        self.config, self.cos_sin_PR = config, cos_sin_PR
+        self.config = config
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.k_start, self.v_start = q_size, q_size + kv_size
         self.qkv = Linear(
@@ -59,22 +59,17 @@ class Attention:
             bias=config.qkv_bias,
         )
         self.o = Linear(parts, f"{prefix}.o", in_features=q_size, out_features=config.hidden_size, bias=config.o_bias)
-        self.sinks_N = parts.maybe_vector(f"{prefix}.sinks", config.sinks)
         self.q_norm = _head_norm(parts, f"{prefix}.q_norm", config, config.num_heads)
         self.k_norm = _head_norm(parts, f"{prefix}.k_norm", config, config.num_kv_heads)
-        self.rope_kv_write = parts.bind(ROPE_KV_WRITE, _rope_kv_spec(parts, config))
-        self.paged_attention = parts.bind(PAGED_ATTENTION, _attention_spec(parts, config))
+        sinks_N = parts.maybe_vector(f"{prefix}.sinks", config.sinks)
+        self.attend = (RingAttend if config.ring else PagedAttend)(parts, config, cos_sin_PR, sinks_N)
 
     def __call__(self, x_TH: torch.Tensor, batch: ForwardBatch, kv: LayerKV) -> torch.Tensor:
         qkv_TX = self.qkv(x_TH)
-        group = batch.groups[self.config.kv_group]
         q_TND = self.q_heads(qkv_TX[:, : self.k_start])
         k_TKD = self.k_heads(qkv_TX[:, self.k_start : self.v_start])
         v_TKD = self.kv_heads(qkv_TX[:, self.v_start :])
-        self.rope_kv_write(q_TND, k_TKD, v_TKD, batch.positions_T, self.cos_sin_PR, kv, group.slots_T)
-        out_TND = x_TH.new_empty(q_TND.shape)
-        self.paged_attention(q_TND, kv, group.plan, self.sinks_N, out_TND)
-        return self.o(out_TND.flatten(-2))
+        return self.o(self.attend(q_TND, k_TKD, v_TKD, batch, kv).flatten(-2))
 
     def q_heads(self, q_TX: torch.Tensor) -> torch.Tensor:
         """q_TX as q_TND: a view, or normed where the model does so."""
@@ -93,28 +88,3 @@ def _head_norm(parts: Parts, name: str, config: AttentionConfig, num_heads: int)
     if not config.qk_norm:
         return None
     return HeadNorm(parts, name, num_heads=num_heads, head_dim=config.head_dim, eps=config.norm_eps)
-
-
-def _rope_kv_spec(parts: Parts, config: AttentionConfig) -> RopeKVWriteSpec:
-    rope = RopeSpec(head_dim=config.head_dim, rotary_dim=config.rotary_dim, interleaved=False, dtype=parts.dtype)
-    return RopeKVWriteSpec(
-        rope=rope,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=parts.block_size,
-        dtype=parts.dtype,
-    )
-
-
-def _attention_spec(parts: Parts, config: AttentionConfig) -> AttentionSpec:
-    return AttentionSpec(
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        scale=config.head_dim**-0.5,
-        block_size=parts.block_size,
-        window=config.window,
-        softcap=None,
-        has_sinks=config.sinks,
-        dtype=parts.dtype,
-    )

@@ -40,7 +40,8 @@ class ModelConfig:
     """A decoder-only transformer. `windows[i]`: attention window of layer i in tokens, None = all.
 
     `max_position`: the longest sequence in tokens that the checkpoint was made for. `sinks`: one extra
-    softmax logit per query head. `qk_norm`: RMS norm of every q and k head before rope.
+    softmax logit per query head. `qk_norm`: RMS norm of every q and k head before rope. `rings`: layers with a
+    window keep its KV in rings, not in blocks.
     """
 
     architecture: str
@@ -61,6 +62,7 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     sinks: bool = False
+    rings: bool = False
     moe: MoeConfig | None = None
 
     @property
@@ -75,8 +77,19 @@ class ModelConfig:
 
     @property
     def kv_windows(self) -> tuple[int | None, ...]:
-        """The distinct windows, in the order of the first layer that has each: one KV group for each."""
-        return tuple(dict.fromkeys(self.windows))
+        """The distinct windows, in the order of the first layer that has each: one KV group for each. Those with rings
+        come last."""
+        return (*self.paged_windows, *self.ring_windows)
+
+    @property
+    def paged_windows(self) -> tuple[int | None, ...]:
+        """Of the KV groups with blocks."""
+        return tuple(dict.fromkeys(window for window in self.windows if window is None or not self.rings))
+
+    @property
+    def ring_windows(self) -> tuple[int, ...]:
+        """Of the KV groups with rings."""
+        return tuple(dict.fromkeys(window for window in self.windows if window is not None and self.rings))
 
     def moe_at(self, layer: int) -> MoeConfig | None:
         """The sparse feed-forward of `layer`, or None where it is dense."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from isoinfer.backends.interface import KVSpec, ModelSpec
 from isoinfer.backends.ops.rope_table import rope_table
+from isoinfer.errors import CheckpointError
 from isoinfer.layers.parts import Bind, Parts
 from isoinfer.models.costs import bytes_per_token, expert_bytes, expert_share, flops_per_token, weight_bytes
 from isoinfer.models.decoder import build_decoder
@@ -28,8 +30,20 @@ class Model:
     def __init__(self, family: Family, config: ModelConfig) -> None:
         self.family, self.config = family, config
 
-    def kv_specs(self, dtype: str) -> tuple[KVSpec, ...]:
-        """One group for each distinct window, "full" for none, in the order of the first layer that has it."""
+    def with_rings(self) -> Model:
+        """The same model with rings for its windows. CheckpointError where no layer has one."""
+        if not any(self.config.windows):
+            raise CheckpointError(
+                f"{self.config.architecture}: no layer has a window, so there is nothing to keep in rings; "
+                "leave window_kv (--window-kv) out"
+            )
+        return Model(self.family, replace(self.config, rings=True))
+
+    def kv_specs(self, dtype: str, num_drafts: int = 0) -> tuple[KVSpec, ...]:
+        """One group for each distinct window, "full" for none; those with rings come last.
+
+        `num_drafts`: most drafts of a step, which a ring must survive when they are rejected.
+        """
         config = self.config
         return tuple(
             KVSpec(
@@ -39,6 +53,7 @@ class Model:
                 head_dim=config.head_dim,
                 dtype=dtype,
                 window=window,
+                ring=window + num_drafts + 1 if window in config.ring_windows else None,
             )
             for window in config.kv_windows
         )
@@ -55,11 +70,11 @@ class Model:
         """How each weight may be split over ranks."""
         return parallel_plan(self.config)
 
-    def costs(self, dtype: str = "bfloat16") -> ModelSpec:
-        """Work and bytes per token, with weights and KV in `dtype`."""
+    def costs(self, dtype: str = "bfloat16", num_drafts: int = 0) -> ModelSpec:
+        """Work and bytes per token, with weights and KV in `dtype`. `num_drafts` as of `kv_specs`."""
         return ModelSpec(
             architecture=self.config.architecture,
-            kv_specs=self.kv_specs(dtype),
+            kv_specs=self.kv_specs(dtype, num_drafts),
             flops_per_token=flops_per_token(self.config),
             bytes_per_token=bytes_per_token(self.config, dtype),
             weight_bytes=weight_bytes(self.config, dtype),

@@ -69,7 +69,7 @@ def test_under_deterministic_kernels_serve_every_family_alone(report: dict[str, 
     assert set(families) == FAMILIES
     for family, used in families.items():
         assert used["operators"] == [], family
-        assert {op for op, provider in used["providers"].items() if provider != "triton"} <= {"moe_experts"}
+        assert set(used["providers"].values()) == {"triton"}
         assert {"linear_kernel", "paged_attention_kernel"} <= set(used["kernels"])
 
 

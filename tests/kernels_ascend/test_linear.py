@@ -60,7 +60,3 @@ def test_refusals(change: dict[str, str], reason: str) -> None:
 
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(bits: dict[str, list[str]]) -> None:
     assert bits["linear"] == []
-
-
-def test_experts_made_of_it_have_the_same_bits_too(bits: dict[str, list[str]]) -> None:
-    assert bits["moe_experts"] == []

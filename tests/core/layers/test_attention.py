@@ -107,8 +107,8 @@ def test_q_k_v_are_views_of_the_merged_projection(
 ) -> None:
     layer = Attention(make_parts(tensors), "a", config(), no_rope)
     seen: list[torch.Tensor] = []
-    write = layer.rope_kv_write
-    layer.rope_kv_write = lambda *args: (seen.extend(args[:3]), write(*args))
+    write = layer.attend.rope_kv_write
+    layer.attend.rope_kv_write = lambda *args: (seen.extend(args[:3]), write(*args))
     layer(randn(TOKENS, HIDDEN), batch, kv)
     width = (HEADS + 2 * KV_HEADS) * DIM
     assert len({x.untyped_storage().data_ptr() for x in seen}) == 1
@@ -122,7 +122,7 @@ def test_options_reach_the_ops(make_parts: Make, bound: Any, tensors: Any, no_ro
     assert [name for name, _ in bound].count("rms_norm") == 2
     assert (specs["paged_attention"].window, specs["paged_attention"].has_sinks) == (5, True)
     assert specs["linear"].bias
-    assert layer.sinks_N is tensors["a.sinks"]
+    assert layer.attend.sinks_N is tensors["a.sinks"]
     bound.clear()
-    assert Attention(make_parts(tensors), "a", config(), no_rope).sinks_N is None
+    assert Attention(make_parts(tensors), "a", config(), no_rope).attend.sinks_N is None
     assert "rms_norm" not in dict(bound)

@@ -1,206 +1,23 @@
-"""Whole engines under random use, on a simulated device: the same requests at depth 1 and at depth 2.
-
-Nothing is faked but the device: its tokens are a hash of the true history, so that any mix-up of block, slot, row,
-position or setting changes them or is refused, and its queue runs late. Each request must say what it says alone
-(`Oracle`), whatever happens around it, and nothing may be left when nobody is there any more.
-"""
+"""One engine on a simulated device under random use, and what it may and may not do."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from isoinfer.backends.interface import KVSpec, ModelSpec
-from isoinfer.config import SCHEDULING_POLICIES, CacheConfig, EngineConfig, SchedulerConfig
+from isoinfer.config import CacheConfig, EngineConfig, SchedulerConfig
 from isoinfer.engine.assembly import Parts, assemble_engine
 from isoinfer.engine.engine import Engine
-from isoinfer.engine.memory_plan import GroupPlan, MemoryPlan
-from isoinfer.engine.messages import AbortRequest, AddRequest, CoreSampling, TokenUpdate
-from isoinfer.speculation.config import SpeculativeConfig
+from isoinfer.engine.messages import AbortRequest, AddRequest, TokenUpdate
 
-VOCAB, EOS = 40, 2
-MAX_LEN = {1: 40, 4: 56, 16: 96, 128: 300}
-"""Longest request by block size."""
-DEPTHS = (1, 2)
+from .load import EOS, Job, Setup
+from .oracle import Oracle, sim_backend
+
 ENDS = ("stop", "length")
-FAMILIES = [[Random(family).randrange(VOCAB) for _ in range(max(MAX_LEN.values()))] for family in range(2)]
-KINDS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0},
-    "sampled": {},
-    "cut": {"top_k": 3, "top_p": 0.9, "temperature": 1.3},
-    "penalized": {"presence_penalty": 3.0, "frequency_penalty": 1.0, "repetition_penalty": 1.5},
-    "greedy-penalized": {"temperature": 0.0, "presence_penalty": 4.0},
-    "biased": {"bias_token_ids": (3, 7), "bias_values": (9.0, 8.5)},
-    "bad-words": {"bad_words": ((7,), (3, 9), (11, 12, 13))},
-    "allowed": {"allowed_token_ids": tuple(range(0, VOCAB, 2))},
-}
-"""Settings of requests, by a name that says more than they do when an example fails."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Everything about engine and device. `room`: size of the pools, in requests of the greatest length."""
-
-    block_size: int
-    windows: tuple[int | None, ...]
-    room: float
-    max_num_seqs: int
-    budget: int
-    threshold: int
-    policy: str
-    prefix_caching: bool
-    speculative: SpeculativeConfig | None
-    model: tuple[tuple[str, int], ...]
-    device: tuple[tuple[str, Any], ...]
-    fail_rate: float
-
-    @property
-    def max_len(self) -> int:
-        return MAX_LEN[self.block_size]
-
-    @property
-    def spec(self) -> ModelSpec:
-        groups = tuple(
-            KVSpec(name=f"window-{window}", layers=(i,), num_kv_heads=1, head_dim=1, dtype="float32", window=window)
-            for i, window in enumerate(self.windows)
-        )
-        return ModelSpec(
-            architecture="Sim",
-            kv_specs=groups,
-            flops_per_token=1,
-            bytes_per_token=1,
-            weight_bytes=1,
-            num_layers=len(groups),
-            vocab_size=VOCAB,
-            hidden_size=1,
-            max_position=max(MAX_LEN.values()),
-        )
-
-    def memory(self, depth: int, num_scratch_blocks: int) -> MemoryPlan:
-        """Pools of `room` times what one request needs."""
-        columns, step_tokens = -(-self.max_len // self.block_size), depth * self.budget
-        groups = []
-        for spec in self.spec.kv_specs:
-            seen = columns if spec.window is None else (spec.window - 1 + step_tokens - 2) // self.block_size + 2
-            usable = -int(-self.room * min(columns, seen) // 1)
-            groups.append(GroupPlan(name=spec.name, num_layers=1, num_blocks=1 + usable, bytes_per_block=1))
-        return MemoryPlan(
-            groups=tuple(groups),
-            block_size=self.block_size,
-            max_model_len=self.max_len,
-            num_scratch_blocks=num_scratch_blocks,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A request as it is drawn. `length` and `shared` of it in percent: of the longest, and of itself."""
-
-    family: int
-    length: int
-    shared: int
-    own: int
-    kind: str
-    max_tokens: int
-    min_tokens: int
-    seed: int
-    stops: bool
-    priority: int
-    salt: str | None
-    prefix_caching: bool
-    num_logprobs: int
-    num_prompt_logprobs: int
-
-    def prompt(self, max_len: int) -> list[int]:
-        family, size = FAMILIES[self.family], max(1, (max_len - 1) * self.length // 100)
-        shared = size * self.shared // 100
-        return family[:shared] + [(token + 1 + self.own) % VOCAB for token in family[shared:size]]
-
-    @property
-    def sampling(self) -> CoreSampling:
-        return CoreSampling(
-            max_tokens=self.max_tokens,
-            min_tokens=min(self.min_tokens, self.max_tokens),
-            seed=self.seed,
-            stop_token_ids=(EOS, 17) if self.stops else (),
-            num_logprobs=self.num_logprobs,
-            num_prompt_logprobs=self.num_prompt_logprobs,
-            **KINDS[self.kind],
-        )
-
-
-def one_of(*values: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(values)
-
-
-SPECULATIVE = st.one_of(
-    st.none(),
-    st.builds(
-        SpeculativeConfig,
-        method=one_of("ngram", "suffix"),
-        num_drafts=one_of(1, 3, 5),
-        min_match=one_of(1, 2),
-        max_match=one_of(2, 8),
-    ),
-)
-SETUPS = st.sampled_from(sorted(MAX_LEN)).flatmap(
-    lambda block_size: st.builds(
-        Setup,
-        block_size=st.just(block_size),
-        windows=one_of((None,), (None, 3), (None, 9, 20), (5,), (None, 150)),
-        room=one_of(1.05, 1.3, 2.5, 8),
-        max_num_seqs=st.integers(1, 6),
-        budget=one_of(1, 2, 5, 16, 48) if block_size < 128 else one_of(20, 90, 128, 300),
-        threshold=one_of(0, 0, 3),
-        policy=st.sampled_from(SCHEDULING_POLICIES),
-        prefix_caching=one_of(True, True, True, False),
-        speculative=SPECULATIVE,
-        model=st.builds(
-            lambda *values: tuple(zip(("layers", "predictable", "eos_every"), values, strict=True)),
-            one_of(1, 2),
-            one_of(0, 3, 12),
-            one_of(0, 0, 9),
-        ),
-        device=st.builds(
-            lambda *values: tuple(
-                zip(("stream", "early_rate", "graphs", "host_lengths", "seed"), values, strict=True)
-            ),
-            one_of("lazy", "lazy", "eager"),
-            one_of(0, 0, 0.3),
-            one_of("off", "on"),
-            one_of("off", "on"),
-            st.integers(0, 99),
-        ),
-        fail_rate=one_of(0, 0, 0.03, 0.2),
-    )
-)
-JOBS = st.builds(
-    Job,
-    family=st.integers(0, len(FAMILIES) - 1),
-    length=st.integers(0, 100),
-    shared=one_of(0, 50, 90, 100),
-    own=st.integers(0, 2),
-    kind=st.sampled_from(sorted(KINDS)),
-    max_tokens=st.integers(1, 24),
-    min_tokens=one_of(0, 0, 4),
-    seed=one_of(0, 1, -(2**62)),
-    stops=st.booleans(),
-    priority=st.integers(0, 2),
-    salt=one_of(None, None, "pepper"),
-    prefix_caching=one_of(True, True, True, False),
-    num_logprobs=one_of(-1, -1, 0, 2),
-    num_prompt_logprobs=one_of(-1, -1, -1, 0, 1),
-)
 
 
 class Tripwire:
@@ -226,7 +43,7 @@ class Tripwire:
 class Truth:
     """What a job says alone, as far as somebody said it: computed once for both engines."""
 
-    def __init__(self, oracle: Any, job: Job, max_len: int) -> None:
+    def __init__(self, oracle: Oracle, job: Job, max_len: int) -> None:
         self._oracle, self.job, self.sampling = oracle, job, job.sampling
         self.prompt = job.prompt(max_len)
         self.limit = min(self.sampling.max_tokens, max_len - len(self.prompt))
@@ -288,7 +105,7 @@ class Stream:
             self.logprobs += update.logprobs.logprob_T.tolist()
         self.output += update.token_ids
         self.reason = update.finish_reason
-        assert (update.stop_token if update.stop_token >= 0 else None) == (self.output[-1] if self.reason == "stop" else None)
+        assert update.stop_token == (self.output[-1] if self.reason == "stop" else -1)
         assert bool(update.error) == (self.reason == "error")
         if self.reason:
             self.truth.check(self.output, self.reason, self.logprobs)
@@ -298,7 +115,7 @@ class Stream:
 class Play:
     """One engine, the streams of its requests, and what it may and may not do."""
 
-    def __init__(self, sim_backend: Callable[..., Any], setup: Setup, depth: int) -> None:
+    def __init__(self, setup: Setup, depth: int) -> None:
         options = dict(setup.model) | dict(setup.device)
         self.backend = sim_backend(
             block_size=setup.block_size, eos_token=EOS, host_us=0, fail_rate=setup.fail_rate, **options
@@ -369,15 +186,17 @@ class Play:
         assert self.scheduler.total_inflight_tokens == in_flight
         assert in_flight == 0 or self.depth > 1
 
-    def interrupt(self, where: str, *, after: bool) -> None:
-        """A step that is interrupted, if it comes to that place."""
+    def interrupt(self, where: str, *, after: bool) -> bool:
+        """A step that is interrupted, if it comes to that place: whether it was."""
         self.runner.armed = (where, after)
         try:
             self.step()
         except KeyboardInterrupt:
             assert self.scheduler.total_inflight_tokens == 0
             self.scheduler.check()
+            return True
         self.runner.armed = ("", False)
+        return False
 
     def drain(self) -> None:
         """Run to the end within the rounds that progress guarantees; nothing is left."""
@@ -436,3 +255,22 @@ class Play:
             may_waste = self.depth > 1 and (stream.reason != "length" or speculates)
             assert self.wasted[stream.number] <= may_waste, f"{stream.reason} wastes more than it must"
         assert self.wasted.total() == self.scheduler.stats.num_wasted_rows
+
+    def tally(self) -> dict[str, int]:
+        """What happened, for a report and so that nothing goes untested unseen."""
+        stats, kv = self.scheduler.stats, self.scheduler._kv.stats
+        return {
+            "rounds": self.num_rounds,
+            "requests": len(self.ended),
+            "steps": stats.num_steps,
+            "tokens": stats.num_scheduled_tokens,
+            "preemptions": stats.num_preemptions,
+            "failed steps": stats.num_failed_steps,
+            "wasted rows": stats.num_wasted_rows,
+            "drafts": stats.num_draft_tokens,
+            "accepted drafts": stats.num_accepted_tokens,
+            "cached tokens": kv.hits,
+            "evictions": kv.evictions,
+            "waits for lengths": self.runner.num_host_length_waits,
+            **Counter(f"ends by {stream.reason}" for stream in self.ended),
+        }
