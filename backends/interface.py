@@ -151,6 +151,11 @@ class RingBatch:
     positions_T: torch.Tensor
     ring_T: torch.Tensor
 
+    @property
+    def host_params(self) -> dict[str, Any]:
+        """Attention over rings reads nothing else from the host. An AttentionPlan has this."""
+        return {}
+
 
 class Event(Protocol):
     """A point in a stream's work."""
@@ -208,7 +213,7 @@ class AttentionPlan(Protocol):
 
     `host_params`: what attention reads from the host, by name. A graph is captured with these names and
     replayed with the next plan's values; empty where everything is read from device tensors. They come from the
-    rows' lengths alone, so all groups of a step have the same.
+    rows' lengths alone, so all groups of a step have the same, but for rings, which have none.
     """
 
     @property

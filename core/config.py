@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from isoinfer.backends.descriptor import BackendConfig
 from isoinfer.errors import UserError
+from isoinfer.kv.replay import REPLAYS
 from isoinfer.speculation.config import SpeculativeConfig
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend
 
 FALLBACKS = ("composed", "fail", "reference")
+WINDOW_KV = ("paged", "ring")
 SCHEDULING_POLICIES = ("fcfs", "priority", "lpm", "two-phase")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgt", start=1)}
@@ -23,10 +25,20 @@ UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgt", start=1)}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
     """`kv_memory`: bytes for KV, None = what the backend suggests. `enable_prefix_caching`: KV of finished and
-    running requests serves later ones that begin alike."""
+    running requests serves later ones that begin alike. `window_kv`: whether layers with a window keep theirs in blocks
+    (paged) or, a constant amount for each running request, in rings (ring). `swa_replay`: how rings are made good after
+    a hit: exact, bounded or off; None = exact."""
 
     kv_memory: int | None = None
     enable_prefix_caching: bool = True
+    window_kv: str = "paged"
+    swa_replay: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.window_kv not in WINDOW_KV:
+            raise UserError(f"window_kv must be one of {', '.join(WINDOW_KV)}, got {self.window_kv!r}")
+        if self.swa_replay not in (None, *REPLAYS):
+            raise UserError(f"swa_replay must be one of {', '.join(REPLAYS)}, got {self.swa_replay!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,9 @@ class LLM:
     `enforce_eager`: no captured graphs, even where the backend has them. `scheduling_policy`: fcfs, priority, lpm or
     two-phase. `scheduling_depth`: steps in flight, 1 or 2, None = what pays on the backend.
     `long_prefill_token_threshold`: most prompt tokens of a request in a step that also decodes, 0 = no limit.
-    `enable_prefix_caching`: prompts that begin alike share KV. `speculative`: drafts to verify, such as "ngram:5" or
+    `enable_prefix_caching`: prompts that begin alike share KV. `window_kv`: layers with a window keep KV "paged" or in a
+    "ring" for each running request; `swa_replay`: how rings are made good after a hit, "exact" (the default), "bounded"
+    or "off". `speculative`: drafts to verify, such as "ngram:5" or
     "suffix:5"; `spec_accept`: "coupled" or "rejection". `check_invariants`: assert the scheduler's, slowly.
     `backend_options`: settings only that backend knows. `progress(done, total)` is called while weights
     load. Raises UserErrors that say what to do.
@@ -65,6 +67,8 @@ class LLM:
         scheduling_depth: int | None = None,
         long_prefill_token_threshold: int = 0,
         enable_prefix_caching: bool = True,
+        window_kv: str = "paged",
+        swa_replay: str | None = None,
         speculative: str | None = None,
         spec_accept: str = "coupled",
         check_invariants: bool = False,
@@ -90,6 +94,8 @@ class LLM:
             cache=CacheConfig(
                 kv_memory=None if kv_memory is None else parse_bytes(kv_memory),
                 enable_prefix_caching=enable_prefix_caching,
+                window_kv=window_kv,
+                swa_replay=swa_replay,
             ),
             scheduler=SchedulerConfig(
                 max_num_seqs=max_num_seqs,

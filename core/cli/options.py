@@ -58,6 +58,12 @@ class EngineOptions:
     enable_prefix_caching: Annotated[
         bool, _engine("--enable-prefix-caching/--no-enable-prefix-caching", help="Share KV of like beginnings.")
     ] = True
+    window_kv: Annotated[
+        str, _engine("--window-kv", help="KV of layers with a window: paged, or ring, one for each running request.")
+    ] = "paged"
+    swa_replay: Annotated[
+        str | None, _engine("--swa-replay", help="Rings after a prefix hit: exact, bounded or off. Default: exact.")
+    ] = None
     speculative: Annotated[
         str | None, _engine("--speculative", help="Drafts to verify: ngram:5, suffix:5, or METHOD:DRAFTS:MIN:MAX.")
     ] = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from isoinfer.backends.interface import RingBatch
 from isoinfer.engine.plan import FRESH, StepPlan
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInputs:
-    """Device views for one step, int32. `slots`, `block_tables`: one for each KV group.
+    """Device views for one step, int32. `slots`, `block_tables`: one for each KV group with blocks. `rings`: one for
+    each with rings.
 
     `map_R`: the sampling row of the previous step that a row goes on from, or -1. A padded step of a graph
     has one token a row, and its padding rows come last.
@@ -37,6 +39,7 @@ class StepInputs:
     places_P: torch.Tensor
     slots: tuple[torch.Tensor, ...]
     block_tables: tuple[torch.Tensor, ...]
+    rings: tuple[RingBatch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +58,24 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaSizes:
-    """The largest step: tokens, rows, blocks of a row, KV groups, and steps in flight."""
+    """The largest step: tokens, rows, blocks of a row, KV groups with blocks, and steps in flight.
+
+    `rings`: positions of a ring, for each KV group with rings. `scratch_ring`: the ring that no slot owns.
+    """
 
     max_tokens: int
     max_rows: int
     max_blocks: int
     num_groups: int = 1
     depth: int = 1
+    rings: tuple[int, ...] = ()
+    scratch_ring: int = 0
 
     @property
     def num_ints(self) -> int:
         """Numbers of the largest step."""
-        per_row = 4 + self.num_groups * self.max_blocks
-        return (3 + self.num_groups) * self.max_tokens + per_row * self.max_rows + 1
+        per_row = 4 + self.num_groups * self.max_blocks + (2 if self.rings else 0)
+        return (3 + self.num_groups + len(self.rings)) * self.max_tokens + per_row * self.max_rows + 1
 
 
 class InputArena:
@@ -83,7 +91,8 @@ class InputArena:
 
     def load(self, plan: StepPlan, map_R: Int32Array, stream: Stream) -> StepInputs:
         """Stage the plan's arrays and copy them in, asynchronously on `stream`."""
-        return self._stage(_input_arrays(plan, self._block_size), map_R, plan.block_tables, stream)
+        rest = (map_R, *plan.block_tables, *_ring_arrays(plan, self._sizes))
+        return self._stage((*_input_arrays(plan, self._block_size), *rest), plan.query_len_R, stream)
 
     def load_decode(self, plan: StepPlan, map_R: Int32Array, size: int, scratch: Scratch, stream: Stream) -> StepInputs:
         """The same for a step with one new token a row, padded to `size` rows: always at that size's addresses."""
@@ -93,22 +102,23 @@ class InputArena:
         ]
         padded_R = np.full(size, FRESH, dtype=np.int32)
         padded_R[: plan.num_rows] = map_R
-        inputs = self._stage(_decode_arrays(plan, size, scratch), padded_R, tables, stream)
+        rest = (padded_R, *tables, *_padded_rings(plan, size, self._sizes))
+        ones_R = np.ones(size, dtype=np.int32)
+        inputs = self._stage((*_decode_arrays(plan, size, scratch), *rest), ones_R, stream)
         return replace(inputs, places_P=inputs.places_P[: plan.num_rows])
 
-    def _stage(
-        self, arrays: Sequence[Int32Array], map_R: Int32Array, tables: Sequence[Int32Array], stream: Stream
-    ) -> StepInputs:
+    def _stage(self, arrays: Sequence[Int32Array], query_len_R: Int32Array, stream: Stream) -> StepInputs:
         assert self._unsettled < len(self._ring) - 1, "a staging buffer is still in use"
         index, self._next = self._next, (self._next + 1) % len(self._ring)
         self._unsettled += 1
         views, offset = [], 0
-        for array in (*arrays, map_R, *tables):
+        for array in arrays:
             self._ring_np[index][offset : offset + array.size] = array.ravel()
             views.append(self._device[offset : offset + array.size].view(array.shape))
             offset += array.size
         self._backend.to_device(self._device[:offset], self._ring[index][:offset], stream)
-        groups = len(tables)
+        groups = self._sizes.num_groups
+        ring_R, floor_R, *rings = views[6 + 2 * groups :] or (None, None)
         token_ids_T, positions_T, kv_len_R, query_start_X, places_P = views[:5]
         return StepInputs(
             token_ids_T=token_ids_T,
@@ -118,7 +128,18 @@ class InputArena:
             places_P=places_P,
             slots=tuple(views[5 : 5 + groups]),
             map_R=views[5 + groups],
-            block_tables=tuple(views[6 + groups :]),
+            block_tables=tuple(views[6 + groups : 6 + 2 * groups]),
+            rings=tuple(
+                RingBatch(
+                    query_len_R=query_len_R,
+                    kv_len_R=kv_len_R,
+                    ring_R=ring_R,
+                    floor_R=floor_R,
+                    positions_T=positions_T,
+                    ring_T=ring_T,
+                )
+                for ring_T in rings
+            ),
         )
 
     def settled(self) -> None:
@@ -139,8 +160,31 @@ def _input_arrays(plan: StepPlan, block_size: int) -> tuple[Int32Array, ...]:
     positions_T = np.arange(plan.num_tokens, dtype=np.int32) + (plan.start_R - query_start_X[:-1])[row_T]
     block_T, offset_T = np.divmod(positions_T, block_size)
     slots = [table_RB[row_T, block_T] * block_size + offset_T for table_RB in plan.block_tables]
+    if (plan.start_R < plan.write_floor_R).any():  # what is written to block 0 nobody reads
+        is_final_T = positions_T < plan.write_floor_R[row_T]
+        slots = [np.where(is_final_T, offset_T, slots_T).astype(np.int32) for slots_T in slots]
     kv_len_R = plan.start_R + plan.query_len_R
     return plan.token_ids_T, positions_T, kv_len_R, query_start_X, _places(plan, query_start_X[1:]), *slots
+
+
+def _ring_arrays(plan: StepPlan, sizes: ArenaSizes) -> tuple[Int32Array, ...]:
+    """Each row's ring and floor, and for each group the ring of each token that no later one of its row replaces."""
+    if not sizes.rings:
+        return ()
+    row_T = np.repeat(np.arange(plan.num_rows), plan.query_len_R)
+    later_T = np.cumsum(plan.query_len_R)[row_T] - 1 - np.arange(plan.num_tokens)
+    ring_T = plan.slot_R[row_T]
+    kept = (np.where(later_T < size, ring_T, sizes.scratch_ring).astype(np.int32) for size in sizes.rings)
+    return plan.slot_R, plan.floor_R, *kept
+
+
+def _padded_rings(plan: StepPlan, size: int, sizes: ArenaSizes) -> tuple[Int32Array, ...]:
+    """The same for `size` rows of one token. Padding rows are first tokens: they see nothing of the scratch ring."""
+    if not sizes.rings:
+        return ()
+    ring_R, floor_R = np.full(size, sizes.scratch_ring, dtype=np.int32), np.zeros(size, dtype=np.int32)
+    ring_R[: plan.num_rows], floor_R[: plan.num_rows] = plan.slot_R, plan.floor_R
+    return ring_R, floor_R, *(ring_R for _ in sizes.rings)
 
 
 def _places(plan: StepPlan, end_R: Int32Array) -> Int32Array:

@@ -23,6 +23,7 @@ from isoinfer.engine.verification import Verification
 from isoinfer.errors import UserError
 from isoinfer.kv.group_blocks import KVGroup
 from isoinfer.kv.manager import KVManager
+from isoinfer.kv.replay import replay_length
 from isoinfer.speculation.config import SpeculativeConfig
 
 if TYPE_CHECKING:
@@ -64,16 +65,20 @@ def assemble_engine(config: EngineConfig, parts: Parts, memory: MemoryPlan) -> E
 def _manager(config: EngineConfig, parts: Parts, memory: MemoryPlan, kv: KVCache, depth: int) -> KVManager:
     groups = [
         KVGroup(name=spec.name, num_blocks=num_blocks, window=spec.window)
-        for spec, num_blocks in zip(parts.spec.kv_specs, memory.num_blocks, strict=True)
+        for spec, num_blocks in zip(parts.spec.kv_specs[: len(memory.num_blocks)], memory.num_blocks, strict=True)
     ]
-    settings = config.scheduler
+    settings, cache = config.scheduler, config.cache
     return KVManager(
         groups,
         block_size=memory.block_size,
         num_slots=slots_for(settings.max_num_seqs, depth),
         max_tokens=memory.max_model_len,
         step_tokens=depth * settings.max_num_batched_tokens,
-        prefix_caching=config.cache.enable_prefix_caching,
+        prefix_caching=cache.enable_prefix_caching
+        and bool(groups)
+        and not (memory.rings and cache.swa_replay == "off"),
+        num_rings=len(memory.rings),
+        replay=replay_length(parts.spec.kv_specs, cache.swa_replay or "exact"),
         verify_tokens=settings.check_invariants,
         on_discard=partial(_discard, parts.backend, kv),
     )
@@ -135,6 +140,8 @@ def _runner_spec(config: EngineConfig, parts: Parts, memory: MemoryPlan, depth: 
             max_blocks=-(-memory.max_model_len // memory.block_size),
             num_groups=len(memory.num_blocks),
             depth=depth,
+            rings=memory.rings,
+            scratch_ring=slots_for(settings.max_num_seqs, depth),
         ),
         block_size=memory.block_size,
         vocab_size=parts.spec.vocab_size,

@@ -42,10 +42,12 @@ class BuiltEngine:
 def build_engine(config: EngineConfig, progress: Progress | None = None) -> BuiltEngine:
     """Load and start. `progress(done, total)` counts weights. Raises UserErrors that say what to do."""
     checkpoint = open_checkpoint(config.model)
-    model = resolve(checkpoint.config)
+    model = _model(config, checkpoint)
     backend = make_backend(config)
+    _check_rings(config, backend)
     _check_quantization(config.quantization, backend)
-    spec = model.costs(backend.capabilities.default_dtype)
+    num_drafts = 0 if config.speculative is None else config.speculative.num_drafts
+    spec = model.costs(backend.capabilities.default_dtype, num_drafts)
     memory = memory_of(config, backend, spec)
     recorder = BindRecorder(backend)
     forward = backend.bind_model(spec) or _load_model(config, checkpoint, model, recorder, backend, memory, progress)
@@ -58,6 +60,20 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
         description=(*describe(config, backend, spec, memory), *recorder.fallbacks()),
         recorder=recorder,
     )
+
+
+def _model(config: EngineConfig, checkpoint: Checkpoint) -> Model:
+    model = resolve(checkpoint.config)
+    if config.cache.window_kv == "ring":
+        return model.with_rings()
+    if config.cache.swa_replay is not None:
+        raise UserError("swa_replay (--swa-replay) is for rings; give window_kv=ring (--window-kv ring) too")
+    return model
+
+
+def _check_rings(config: EngineConfig, backend: Backend) -> None:
+    if config.cache.window_kv == "ring" and not backend.capabilities.rings:
+        raise UserError(f"backend {backend.name} has no rings; leave window_kv (--window-kv) at paged")
 
 
 def make_backend(config: EngineConfig) -> Backend:

@@ -63,7 +63,7 @@ class _Decode:
 
     @property
     def host_params(self) -> dict[str, Any]:
-        """What attention reads from the host in this step, the same for every KV group."""
+        """What attention reads from the host in this step, the same for every KV group with blocks. They come first."""
         return self.batch.groups[0].plan.host_params
 
 
@@ -126,6 +126,7 @@ class DecodeGraphs:
                 maybe_kv_len_host_R=kv_len_R,
             )
             groups.append(GroupInputs(slots_T=slots_T, plan=self._backend.plan_attention(attention, stream)))
+        groups += [GroupInputs(slots_T=ring.ring_T, plan=ring) for ring in inputs.rings]
         return ForwardBatch(
             token_ids_T=inputs.token_ids_T, positions_T=inputs.positions_T, groups=tuple(groups), num_tokens=size
         )

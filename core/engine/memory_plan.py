@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from isoinfer.backends.interface import KVLayout, KVSpec, MemoryInfo
 from isoinfer.config import EngineConfig
+from isoinfer.engine.slots import slots_for
 from isoinfer.errors import UserError
 
 GIB = 1 << 30
@@ -15,12 +16,16 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """KV of one group. `num_blocks`: one more than usable, since block 0 is never handed out."""
+    """KV of one group. `num_blocks`: one more than usable, since block 0 is never handed out.
+
+    `ring`: the blocks are rings of so many tokens, one a slot, and the last one is scratch.
+    """
 
     name: str
     num_layers: int
     num_blocks: int
     bytes_per_block: int
+    ring: int | None = None
 
     @property
     def num_usable(self) -> int:
@@ -37,7 +42,8 @@ class GroupPlan:
 class MemoryPlan:
     """KV by group, in the order of the model's specs, and the resulting context length.
 
-    `num_scratch_blocks` come on top and behind in each group: padding rows of captured graphs write there.
+    Groups with rings come last. `num_scratch_blocks` come on top and behind in each of the others: padding rows of
+    captured graphs write there.
     """
 
     groups: tuple[GroupPlan, ...]
@@ -47,13 +53,21 @@ class MemoryPlan:
 
     @property
     def num_blocks(self) -> tuple[int, ...]:
-        """Blocks of each group's pool, block 0 included."""
-        return tuple(group.num_blocks for group in self.groups)
+        """Blocks of each group's pool, block 0 included. Rings have none."""
+        return tuple(group.num_blocks for group in self.groups if group.ring is None)
+
+    @property
+    def rings(self) -> tuple[int, ...]:
+        """Positions of a ring, for each group with rings."""
+        return tuple(group.ring for group in self.groups if group.ring is not None)
 
     @property
     def num_allocated(self) -> tuple[int, ...]:
-        """Blocks of each group that the backend allocates."""
-        return tuple(num_blocks + self.num_scratch_blocks for num_blocks in self.num_blocks)
+        """Blocks, or rings, of each group that the backend allocates."""
+        return (
+            *(num_blocks + self.num_scratch_blocks for num_blocks in self.num_blocks),
+            *(group.num_blocks for group in self.groups if group.ring is not None),
+        )
 
     def describe(self) -> tuple[str, ...]:
         """Lines for the start-up report: the whole, then each group."""
@@ -61,11 +75,15 @@ class MemoryPlan:
         return (
             f"kv: {total} in blocks of {self.block_size} tokens; context {self.max_model_len} tokens",
             *(
-                f"kv: {group.name}, {group.num_layers} layers: {_shown(group.num_bytes)}, "
-                f"{group.num_usable} blocks = {group.num_usable * self.block_size} tokens"
+                f"kv: {group.name}, {group.num_layers} layers: {_shown(group.num_bytes)}, {self._content(group)}"
                 for group in self.groups
             ),
         )
+
+    def _content(self, group: GroupPlan) -> str:
+        if group.ring is not None:
+            return f"{group.num_usable} rings of {group.ring} tokens"
+        return f"{group.num_usable} blocks = {group.num_usable * self.block_size} tokens"
 
 
 def plan_memory(
@@ -87,7 +105,12 @@ def plan_memory(
 
     def usable(num_blocks: int) -> list[int]:
         """Blocks of each group where a full group has `num_blocks`."""
-        return [min(num_blocks, _most_useful(config, spec.window, longest, layout.block_size, depth)) for spec in specs]
+        return [
+            min(num_blocks, _most_useful(config, spec.window, longest, layout.block_size, depth))
+            if spec.ring is None
+            else slots_for(config.scheduler.max_num_seqs, depth)
+            for spec in specs
+        ]
 
     def size(num_blocks: int) -> int:
         return sum(n * each for n, each in zip(usable(num_blocks), layout.bytes_per_block, strict=True))
@@ -95,6 +118,11 @@ def plan_memory(
     most = _most_useful(config, None, longest, layout.block_size, depth)
     num_blocks = bisect_right(range(most + 1), kv_bytes, key=size) - 1
     capacity = num_blocks * layout.block_size
+    if size(0) > kv_bytes:
+        raise UserError(
+            f"{_shown(kv_bytes)} for KV do not hold the rings of {config.scheduler.max_num_seqs} requests, which need "
+            f"{_shown(size(0))}; lower max_num_seqs (--max-num-seqs) or raise kv_memory (--kv-memory)"
+        )
     if capacity < (2 if config.max_model_len is None else longest):
         needed = size(_blocks(longest, layout.block_size))
         raise UserError(
@@ -102,7 +130,7 @@ def plan_memory(
             f"{_shown(needed)}; raise kv_memory (--kv-memory) or lower max_model_len (--max-model-len)"
         )
     groups = (
-        GroupPlan(name=spec.name, num_layers=len(spec.layers), num_blocks=n + 1, bytes_per_block=each)
+        GroupPlan(name=spec.name, num_layers=len(spec.layers), num_blocks=n + 1, bytes_per_block=each, ring=spec.ring)
         for spec, n, each in zip(specs, usable(num_blocks), layout.bytes_per_block, strict=True)
     )
     return MemoryPlan(

@@ -47,6 +47,8 @@ class PlanBuilder:
             num_drafts_R=drafts_R,
             samples_R=samples_R,
             remap_R=np.where(is_remapped_R, table.row_S[slot_R], FRESH).astype(np.int32),
+            floor_R=table.floor_S[slot_R],
+            write_floor_R=table.write_floor_S[slot_R],
             block_tables=tuple(self._kv.tables(group, slot_R) for group in range(self._kv.num_groups)),
             token_ids_T=self._tokens(slot_R, start_R, count_R, drafts_R, is_remapped_R),
             predicted_RX=predicted_RX,

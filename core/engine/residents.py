@@ -55,8 +55,9 @@ class Residents:
         """A waiting request runs in `slot` from now on, with the cached KV of `hit`."""
         self.waiting.remove(request)
         num_cached = self._kv.admit(slot, self._table.tokens(slot), request.cache_key, hit)
-        self._table.enter(slot, request, num_cached)
-        request.slot, request.num_cached_tokens, request.maybe_hit = slot, num_cached, None
+        replayed = self._kv.replay if num_cached else 0
+        self._table.enter(slot, request, num_cached, replayed)
+        request.slot, request.num_cached_tokens, request.maybe_hit = slot, num_cached - replayed, None
         self._sampling.add(slot, request)
         if self._proposer is not None:
             self._proposer.enter(slot, request.known_L.tolist())

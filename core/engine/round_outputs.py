@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from isoinfer.engine.plan import FRESH, StepPlan
+from isoinfer.errors import StepError
 
 if TYPE_CHECKING:
     from isoinfer.backends.interface import Backend, Int32Array, Stream
@@ -93,13 +94,27 @@ class RoundOutputs:
         return self._newest
 
     def rejected(self) -> Int32Array:
-        """Wait for how many drafts the last sampled step rejected, by its sampling rows, and for nothing else."""
-        self._counted[self._newest].synchronize()
+        """Wait for how many drafts the last sampled step rejected, by its sampling rows, and for nothing else.
+
+        A failure of that step is left for when it settles; what its rows go on with is of no use anyway.
+        """
         rejected_G: Int32Array = self._ring[self._newest].rejected_G.numpy()
+        try:
+            self._counted[self._newest].synchronize()
+        except StepError:
+            return np.zeros_like(rejected_G)
         return rejected_G
 
+    def forget_rejected(self) -> None:
+        """Launched once the counts of the last round are used: if this one fails, its rows reject nothing.
+
+        With counts of other rows in their place, the next round would compute positions that do not exist.
+        """
+        self.device.rejected_G.zero_()
+
     def read(self, buffer: int, count: int) -> RowResults:
-        """What landed in a host buffer, once its step has settled."""
+        """What landed in a host buffer, once its step is done. StepError for what failed before its counts."""
+        self._counted[buffer].synchronize()
         host = self._ring[buffer]
         if self._num_drafts == 0:
             token_GJ = host.last_token_G[:count].numpy().reshape(count, 1).copy()

@@ -99,6 +99,8 @@ class Runner:
             self._verification.enter(plan, self._stream)
         if plan.is_remapped:
             self._take_over(inputs, plan, map_R)
+        if self._spec.num_drafts:
+            self._stream.launch(self._outputs.forget_rejected)
         if size is None or self._graphs is None:
             self._stream.launch(self._run_forward, handle, self._batch(plan, inputs, map_R))
         else:
@@ -135,6 +137,7 @@ class Runner:
                 maybe_kv_len_host_R=exact_R,
             )
             groups.append(GroupInputs(slots_T=slots_T, plan=self._backend.plan_attention(attention, self._stream)))
+        groups += [GroupInputs(slots_T=ring.ring_T, plan=ring) for ring in inputs.rings]
         return ForwardBatch(
             token_ids_T=inputs.token_ids_T,
             positions_T=inputs.positions_T,
@@ -175,7 +178,7 @@ class Runner:
             handle.done.synchronize()
         finally:
             self._arena.settled()
-        sampled, rows = handle.sampled, self._outputs.read(handle.buffer, int(handle.plan.samples_R.sum()))
+        rows, sampled = self._outputs.read(handle.buffer, int(handle.plan.samples_R.sum())), handle.sampled
         return StepResult(
             step_id=handle.plan.step_id,
             token_GJ=rows.token_GJ,

@@ -26,7 +26,7 @@ from isoinfer.engine.residents import Residents
 from isoinfer.engine.row_choice import RowChoice, StepRows
 from isoinfer.engine.sampling_table import SamplingTable
 from isoinfer.engine.settlement import Settlement
-from isoinfer.engine.slot_table import SlotTable
+from isoinfer.engine.slot_table import NOBODY, SlotTable
 from isoinfer.errors import RequestError
 from isoinfer.kv.manager import KVManager, KVStats
 from isoinfer.speculation.config import SpeculativeConfig
@@ -173,6 +173,9 @@ class Scheduler:
     def forget(self) -> None:
         """Every step in flight was given up and the device is done with it: the same tokens are scheduled again."""
         self._in_flight.clear()
+        if self._kv.has_rings:  # the steps may have put their tokens where others are still to be read
+            for slot in np.flatnonzero((self.table.inflight_S > 0) & (self.table.number_S != NOBODY)).tolist():
+                self.residents.preempt(slot)
         self.table.rewind()
         self.residents.settled(self.residents.last_step)
 

@@ -28,7 +28,8 @@ class SlotTable:
     `known`: tokens that the host knows (prompt and settled output). `outputs`: upper bound of output tokens in
     flight; `rounds`: their lower bound, the sampling rounds in flight. `inflight`: tokens scheduled and not
     settled, which outlive the request until its last step settles. `row`: its row in step `last_step`.
-    `has_entered`: the request is new here, no step has computed it in this slot.
+    `has_entered`: the request is new here, no step has computed it in this slot. `write_floor`: tokens before it have
+    their blocks from the prefix cache, which nobody may write. `floor`: what lies before it is not in the slot's rings.
     """
 
     def __init__(self, *, num_slots: int, width: int, num_drafts: int) -> None:
@@ -40,18 +41,20 @@ class SlotTable:
         self.outputs_S, self.rounds_S, self.inflight_S = _ints(num_slots), _ints(num_slots), _ints(num_slots)
         self.num_drafts_S, self.row_S = _ints(num_slots), _ints(num_slots)
         self.num_prompt_logprobs_S = _ints(num_slots)
+        self.floor_S, self.write_floor_S = _ints(num_slots), _ints(num_slots)
         self.has_entered_S: BoolArray = np.zeros(num_slots, dtype=np.bool_)
         self.last_step_S: Int64Array = np.zeros(num_slots, dtype=np.int64)
         self.requests: list[Request | None] = [None] * num_slots
 
-    def enter(self, slot: int, request: Request, num_cached: int) -> None:
-        """`request` takes `slot`, with KV of its first `num_cached` tokens."""
+    def enter(self, slot: int, request: Request, num_cached: int, num_replayed: int = 0) -> None:
+        """`request` takes `slot`, with KV of its first `num_cached` tokens, the last of which are computed again."""
         assert self.inflight_S[slot] == 0, f"slot {slot} is still in flight"
         count = request.known_L.size
         self.tokens_SL[slot, :count] = request.known_L
         self.number_S[slot], self.epoch_S[slot] = request.number, request.epoch
         self.known_S[slot], self.limit_S[slot] = count, request.limit
-        self.confirmed_S[slot] = self.scheduled_S[slot] = num_cached
+        self.write_floor_S[slot] = num_cached
+        self.confirmed_S[slot] = self.scheduled_S[slot] = self.floor_S[slot] = num_cached - num_replayed
         self.outputs_S[slot] = self.rounds_S[slot] = self.num_drafts_S[slot] = 0
         self.num_prompt_logprobs_S[slot] = request.sampling.num_prompt_logprobs
         self.has_entered_S[slot] = True

@@ -61,8 +61,10 @@ class KVManager:
     """Tables by slot over one pool a group, with prefix cache and deferred release.
 
     `max_tokens`: the most tokens of one slot, drafts in flight included. `step_tokens`: the most tokens of
-    one step. `verify_tokens`: compare the tokens of every hit, not only their hash. `on_discard(group,
-    blocks)`: these blocks were freed or evicted, and nothing may read their contents any more.
+    one step. `replay`: tokens at the end of a hit that are computed all the same; a hit that is no longer is none.
+    `verify_tokens`: compare the tokens of every hit, not only their hash. `on_discard(group, blocks)`: these blocks
+    were freed or evicted, and nothing may read their contents any more. `num_rings`: KV groups with rings, which come
+    after the others; a slot's rings are its own for as long as the slot is, so there is nothing to allocate.
     """
 
     def __init__(
@@ -74,11 +76,14 @@ class KVManager:
         max_tokens: int,
         step_tokens: int,
         prefix_caching: bool = True,
+        num_rings: int = 0,
+        replay: int = 0,
         verify_tokens: bool = False,
         on_discard: Callable[[int, Sequence[int]], None] = _keep_quiet,
     ) -> None:
         self.block_size = block_size
-        self.prefix_caching = prefix_caching
+        assert not replay or all(group.window is None for group in groups), "replay reads what left the window"
+        self.prefix_caching, self.replay = prefix_caching, replay
         self._max_tokens = max_tokens
         self._verify_tokens = verify_tokens
         self._groups = tuple(
@@ -97,6 +102,8 @@ class KVManager:
         self._published_S = np.zeros(num_slots, dtype=np.int64)
         self._occupants: list[_Occupant | None] = [None] * num_slots
         self._deferred: DeferredRelease[_Release] = DeferredRelease(_drop)
+        self._ring_groups = range(len(groups), len(groups) + num_rings)
+        self._deferred_rings: DeferredRelease[int] = DeferredRelease(partial(self._discard_rings, on_discard))
         self._queries = self._hits = 0
 
     # admission
@@ -132,7 +139,7 @@ class KVManager:
             if any(name not in group.cache for group in full):
                 break
             num += 1
-        num = longest_hit(self._groups, chain.names, num)
+        num = self._worth_it(longest_hit(self._groups, chain.names, num))
         self._verify(tokens_L, chain.names, num)
         return PrefixHit(num_tokens=num * self.block_size, num_queried=tokens_L.size, key=key, names=tuple(chain.names))
 
@@ -159,7 +166,8 @@ class KVManager:
         """Put a request into an empty slot, with the blocks of `hit` that are still cached.
 
         `tokens_L`: all its tokens, live: the scheduler appends to them, and they are read when blocks are
-        published. Returns the number of tokens whose KV need not be computed.
+        published. Returns the number of tokens whose blocks are there. The last `replay` of them are computed again,
+        but not written.
         """
         assert self._occupants[slot] is None, f"slot {slot} is occupied"
         assert hit is None or hit.key == key, "the hit is for another key"
@@ -171,7 +179,7 @@ class KVManager:
         self._count_S[slot] = self._published_S[slot] = num
         if hit is not None:
             self._queries += hit.num_queried
-            self._hits += num * self.block_size
+            self._hits += max(num * self.block_size - self.replay, 0)
         return num * self.block_size
 
     # running
@@ -224,10 +232,12 @@ class KVManager:
             self._give_back(group, group.clear(slot, int(self._count_S[slot])), fence)
         self._count_S[slot] = self._published_S[slot] = 0
         self._occupants[slot] = None
+        self._deferred_rings.add(slot, fence)
 
     def settled(self, step_id: int) -> None:
         """All steps up to `step_id` have settled: what waited for them goes back."""
         self._deferred.settled(step_id)
+        self._deferred_rings.settled(step_id)
 
     def tables(self, group: int, slots_R: IntArray) -> Int32Array:
         """A copy of the tables of `slots_R`, `[R, B]`, as wide as the widest. Entries without a block are 0."""
@@ -239,8 +249,13 @@ class KVManager:
 
     @property
     def num_groups(self) -> int:
-        """KV groups, each with tables of its own."""
+        """KV groups with blocks, each with tables of its own."""
         return len(self._groups)
+
+    @property
+    def has_rings(self) -> bool:
+        """Whether some KV is in rings: then a slot cannot go back to tokens before those that were last computed."""
+        return bool(self._ring_groups)
 
     def num_free(self, group: int) -> int:
         """Blocks that can be had now: free ones and cached ones."""
@@ -264,7 +279,7 @@ class KVManager:
     @property
     def usage(self) -> float:
         """Share of the fullest pool that is owned or pending, 0 to 1."""
-        return max(1.0 - group.pool.num_free / group.pool.num_usable for group in self._groups)
+        return max((1.0 - group.pool.num_free / group.pool.num_usable for group in self._groups), default=0.0)
 
     @property
     def stats(self) -> KVStats:
@@ -284,6 +299,10 @@ class KVManager:
 
     # inside
 
+    def _discard_rings(self, on_discard: Callable[[int, Sequence[int]], None], slot: int) -> None:
+        for group in self._ring_groups:
+            on_discard(group, [slot])
+
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
@@ -292,7 +311,13 @@ class KVManager:
 
     def _still_cached(self, hit: PrefixHit | None) -> int:
         """Blocks of a hit that are there now: some may have been evicted since the lookup."""
-        return longest_hit(self._groups, hit.names, hit.num_tokens // self.block_size) if hit is not None else 0
+        if hit is None:
+            return 0
+        return self._worth_it(longest_hit(self._groups, hit.names, hit.num_tokens // self.block_size))
+
+    def _worth_it(self, num: int) -> int:
+        """`num` blocks of a hit, or 0 where all of them would be computed again."""
+        return num if num * self.block_size > self.replay else 0
 
     def _publish(self, slot: int, end: int) -> None:
         """Name the blocks of `slot` that are full and settled, up to place `end`."""

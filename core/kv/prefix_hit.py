@@ -25,21 +25,18 @@ class PrefixHit:
 def longest_hit(groups: Sequence[GroupBlocks], names: Sequence[bytes], limit: int) -> int:
     """The most blocks, at most `limit`, after which a request can go on without computing them.
 
-    A query sees all blocks of a full group, and of a window group those that its window touches. Each miss
-    lowers the candidate to the missing block, so every name is looked at about once a group.
+    A query sees all blocks of a full group, and of a window group those that its window touches.
     """
     num = limit
     while num:
-        lower = min(_longest_in(group, names, num) for group in groups)
+        lower = min(_first_missing(group, names, num) for group in groups)
         if lower == num:
             break
-        num = lower
+        num = lower  # what would end between the two lacks the same block: its window begins no later
     return num
 
 
-def _longest_in(group: GroupBlocks, names: Sequence[bytes], num: int) -> int:
-    """`num`, if the group has what a query after `num` blocks sees; otherwise a lower candidate."""
+def _first_missing(group: GroupBlocks, names: Sequence[bytes], num: int) -> int:
+    """The first block that a query after `num` blocks sees and that is not cached; `num` if there is none."""
     needed = range(group.first_visible(num * group.block_size), num)
-    if group.window is None:
-        return next((index for index in needed if names[index] not in group.cache), num)
-    return next((index for index in reversed(needed) if names[index] not in group.cache), num)
+    return next((index for index in needed if names[index] not in group.cache), num)

@@ -67,7 +67,7 @@ class RingAttend:
         self, parts: Parts, config: AttentionConfig, cos_sin_PR: torch.Tensor, sinks_N: torch.Tensor | None
     ) -> None:
         assert config.window is not None, "a ring has a window"
-        self.ring, self.cos_sin_PR, self.sinks_N = config.kv_group, cos_sin_PR, sinks_N
+        self.kv_group, self.cos_sin_PR, self.sinks_N = config.kv_group, cos_sin_PR, sinks_N
         attention = WindowAttentionSpec(
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -85,7 +85,7 @@ class RingAttend:
     def __call__(
         self, q_TND: torch.Tensor, k_TKD: torch.Tensor, v_TKD: torch.Tensor, batch: ForwardBatch, kv: LayerKV
     ) -> torch.Tensor:
-        plan = batch.rings[self.ring]
+        plan = batch.groups[self.kv_group].plan
         self.rope(q_TND, k_TKD, batch.positions_T, self.cos_sin_PR)
         out_TND = q_TND.new_empty(q_TND.shape)
         self.window_attention(q_TND, k_TKD, v_TKD, kv, plan, self.sinks_N, out_TND)

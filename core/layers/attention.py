@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """One layer's attention. `kv_group`: index of the KV group that the layer is in, among those with blocks or, where
-    `ring` says so, among those with rings.
+    """One layer's attention. `kv_group`: index of the KV group that the layer is in. `ring`: that group has rings.
 
     `window` in tokens, None = all. `norm_eps` matters only with `qk_norm`.
     """

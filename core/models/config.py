@@ -79,12 +79,8 @@ class ModelConfig:
     def kv_windows(self) -> tuple[int | None, ...]:
         """The distinct windows, in the order of the first layer that has each: one KV group for each. Those with rings
         come last."""
-        return (*self.paged_windows, *self.ring_windows)
-
-    @property
-    def paged_windows(self) -> tuple[int | None, ...]:
-        """Of the KV groups with blocks."""
-        return tuple(dict.fromkeys(window for window in self.windows if window is None or not self.rings))
+        windows = dict.fromkeys(self.windows)
+        return (*(window for window in windows if window not in self.ring_windows), *self.ring_windows)
 
     @property
     def ring_windows(self) -> tuple[int, ...]:

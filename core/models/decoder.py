@@ -73,21 +73,20 @@ def _layer(parts: Parts, config: ModelConfig, layer: int, cos_sin_PR: torch.Tens
 
 def _attention(config: ModelConfig, layer: int) -> AttentionConfig:
     window = config.windows[layer]
-    ring = window in config.ring_windows
     return AttentionConfig(
         hidden_size=config.hidden_size,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         rotary_dim=config.rope.rotary_dim,
-        kv_group=(config.ring_windows if ring else config.paged_windows).index(window),
+        kv_group=config.kv_windows.index(window),
         window=window,
         qkv_bias=config.qkv_bias,
         o_bias=config.o_bias,
         qk_norm=config.qk_norm,
         norm_eps=config.rms_norm_eps,
         sinks=config.sinks,
-        ring=ring,
+        ring=window in config.ring_windows,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from isoinfer.backends.descriptor import BackendConfig, DeviceInfo
-from isoinfer.backends.interface import AttentionBatch, KVSpec, ModelSpec
+from isoinfer.backends.interface import AttentionBatch, KVSpec, ModelSpec, RingBatch
 from isoinfer.backends.sim.backend import SimBackend
 from isoinfer.layers.batch import ForwardBatch, GroupInputs
 
@@ -20,7 +20,7 @@ VOCAB, BLOCK, MAX_POSITION = 97, 4, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """New tokens of one request. `start`: tokens before them. `tables`: its blocks, for each group."""
+    """New tokens of one request. `start`: tokens before them. `tables`: its blocks, for each group, or its one ring."""
 
     tokens: tuple[int, ...]
     start: int
@@ -28,6 +28,7 @@ class Row:
     length: int | None = None  # what the device thinks
     positions: tuple[int, ...] | None = None
     slots: tuple[tuple[int, ...], ...] | None = None
+    floor: int = 0
 
     @property
     def end(self) -> int:
@@ -37,9 +38,18 @@ class Row:
         return replace(self, **changes)
 
 
-def make_spec(*windows: int | None) -> ModelSpec:
+def make_spec(*windows: int | tuple[int, int] | None) -> ModelSpec:
+    """One group for each window; (window, ring) has rings."""
     groups = tuple(
-        KVSpec(name=f"group{i}", layers=(i,), num_kv_heads=1, head_dim=8, dtype="float32", window=window)
+        KVSpec(
+            name=f"group{i}",
+            layers=(i,),
+            num_kv_heads=1,
+            head_dim=8,
+            dtype="float32",
+            window=window[0] if isinstance(window, tuple) else window,
+            ring=window[1] if isinstance(window, tuple) else None,
+        )
         for i, window in enumerate(windows)
     )
     return ModelSpec(
@@ -78,11 +88,16 @@ class Driver:
         return ForwardBatch(
             token_ids_T=_ints([token for row in rows for token in row.tokens]),
             positions_T=_ints(positions),
-            groups=tuple(self._group(rows, lengths, group) for group in range(num_groups)),
+            groups=tuple(self._inputs(rows, lengths, group) for group in range(num_groups)),
             num_tokens=len(positions),
         )
 
-    def _group(self, rows: Sequence[Row], lengths: list[int], group: int) -> GroupInputs:
+    def _inputs(self, rows: Sequence[Row], lengths: list[int], group: int) -> GroupInputs:
+        if self.spec.kv_specs[group].ring is not None:
+            return self._rings(rows, group)
+        return self._blocks(rows, lengths, group)
+
+    def _blocks(self, rows: Sequence[Row], lengths: list[int], group: int) -> GroupInputs:
         slots: list[int] = []
         for row in rows:
             table = row.tables[group]
@@ -99,6 +114,21 @@ class Driver:
             maybe_kv_len_host_R=np.array(lengths, dtype=np.int32),
         )
         return GroupInputs(slots_T=_ints(slots), plan=self.backend.plan_attention(attention, self.stream))
+
+    def _rings(self, rows: Sequence[Row], group: int) -> GroupInputs:
+        """The last tokens of a row, as many as a ring holds, are kept; all others go to the scratch ring."""
+        size, scratch = self.spec.kv_specs[group].ring, self.num_blocks - 1
+        kept = [position >= row.end - size for row in rows for position in range(row.start, row.end)]
+        rings = [row.tables[group][0] for row in rows for _ in row.tokens]
+        plan = RingBatch(
+            query_len_R=np.array([len(row.tokens) for row in rows], dtype=np.int32),
+            kv_len_R=_ints([row.end for row in rows]),
+            ring_R=_ints([row.tables[group][0] for row in rows]),
+            floor_R=_ints([row.floor for row in rows]),
+            positions_T=_ints([position for row in rows for position in range(row.start, row.end)]),
+            ring_T=_ints([ring if keep else scratch for ring, keep in zip(rings, kept, strict=True)]),
+        )
+        return GroupInputs(slots_T=_ints([0] * len(rings)), plan=plan)
 
     def launch(self, *rows: Row, event: Any = None) -> list[torch.Tensor]:
         """Enqueue one step; the list holds its hidden rows once it has run."""

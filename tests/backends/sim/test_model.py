@@ -198,7 +198,7 @@ def test_impossible_inputs_are_errors(make_driver, row):
     for bad, text in (
         (good.but(tokens=(97, *TEXT[1:])), "new token 0 is 97, which is not in the vocabulary"),
         (good.but(tokens=(*TEXT[:-1], -1)), "new token 9 is -1, which is not in the vocabulary"),
-        (good.but(length=9), "shorter than its new tokens"),
+        (good.but(length=9), "shorter than its 10 new tokens"),
         (good.but(slots=((-1, *range(13, 22)),)), "new token 0 writes to slot -1"),
         (good.but(slots=((3, *range(13, 22)),)), "reads slot 12 of block 3, which was never written"),
         (good.but(tables=((3, 1),), slots=(tuple(range(12, 22)),)), "needs block 2 of its table, which has 2 entries"),

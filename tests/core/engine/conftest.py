@@ -346,6 +346,8 @@ def step_plan(
     drafts: Sequence[int] = (),
     remap: Sequence[int] = (),
     uncertain: Sequence[int] = (),
+    floor: Sequence[int] = (),
+    write_floor: Sequence[int] = (),
     step_id: int = 1,
 ) -> StepPlan:
     """A plan of rows that begin at `start` with `count` tokens, 100, 101, ...; all sample, none is remapped."""
@@ -365,6 +367,8 @@ def step_plan(
         num_drafts_R=ints(drafts),
         samples_R=np.array(samples or [True] * len(start)),
         remap_R=ints(remap, -1),
+        floor_R=ints(floor),
+        write_floor_R=ints(write_floor),
         block_tables=tuple(np.array(table, dtype=np.int32) for table in tables),
         token_ids_T=np.arange(100, 100 + sum(count), dtype=np.int32),
         predicted_RX=np.zeros((len(start), 0), dtype=np.int32),

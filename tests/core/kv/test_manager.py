@@ -162,6 +162,21 @@ def test_room_for_a_newcomer_counts_what_it_would_take_over(make_kv: Any) -> Non
     assert not kv.has_room(slots_R, upper_R, 1, hit)
 
 
+def test_room_for_a_newcomer_in_a_window_group_begins_where_its_window_does(make_kv: Any) -> None:
+    groups = [KVGroup(name="full", num_blocks=40), KVGroup(name="window", num_blocks=5, window=6)]
+    kv = make_kv(groups=groups)
+    kv.admit(0, make_kv.tokens_L, b"", None)
+    for end in (8, 16, 24):
+        assert kv.extend(0, end)
+        kv.confirm(0, end)
+    kv.release(0, NOW)
+    hit = kv.lookup(make_kv.tokens_L[:28], b"")
+    assert hit.num_tokens == 24
+    # two blocks of the hit are in sight, and one is new
+    assert kv.has_room(np.array([1]), np.array([28]), 1, hit)
+    assert not kv.has_room(np.array([1]), np.array([28]), 2, hit)
+
+
 # release
 
 

@@ -1,0 +1,34 @@
+"""The scheduler's state machine for a long time: at least 100,000 rounds of whole engines on a simulated device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from random import SystemRandom
+
+pytestmark = pytest.mark.gate
+
+ROUNDS = 100_000
+EXAMPLES_AT_ONCE = 50
+
+
+def test_100_000_rounds(scheduler_machine: Any) -> None:
+    tally, first = scheduler_machine.tally, SystemRandom().randrange(1 << 32)
+    print(f"seeds from {first}", flush=True)
+    for number in range(first, first + 1000):
+        machine = seed(number)(type("Machine", (scheduler_machine,), {}))
+        case = machine.TestCase("runTest")
+        case.settings = settings(
+            max_examples=EXAMPLES_AT_ONCE,
+            stateful_step_count=60,
+            deadline=None,
+            print_blob=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        case.runTest()
+        if tally["rounds"] >= ROUNDS:
+            break
+    print(f"seeds to {number}: {dict(sorted(tally.items()))}")
