@@ -26,7 +26,7 @@ from isoinfer.kv.manager import KVManager
 from isoinfer.sampling_params import SamplingParams
 from isoinfer.speculation.config import parse_speculative
 
-VOCAB, PROMPT, BLOCK, LENGTH = 49152, 64, 16, 2048
+VOCAB, PROMPT, BLOCK, LENGTH, NUM_DRAFTS = 49152, 64, 16, 2048, 5
 STOP_STRINGS = ("\n\n\n\n\n\n", "</answer>", "\x00")
 """None of them is in the text that is decoded."""
 
@@ -75,21 +75,21 @@ class Watch:
 class Device:
     """Answers plans at once, from a real text if there is one, else at random."""
 
-    def __init__(self, text_T: Int32Array | None) -> None:
+    def __init__(self, text_T: Int32Array | None, num_drafts: int) -> None:
         self._rng = np.random.default_rng(1)
-        self._text_T = text_T
+        self._text_T, self._num_drafts = text_T, num_drafts
         self._place = 0
 
     def answer(self, plan: StepPlan) -> StepResult:
         """What the step is said to have produced; of a row's drafts any number was right."""
         drafts_G = plan.num_drafts_R[plan.samples_R]
-        size, most = drafts_G.size, int(drafts_G.max(initial=0))
+        size, most = drafts_G.size, self._num_drafts
         return StepResult(
             step_id=plan.step_id,
             token_GJ=self._tokens(size, most + 1),
             count_G=self._rng.integers(1, drafts_G + 2).astype(np.int32),
             draft_GK=self._rng.integers(10, VOCAB, (size, most)).astype(np.int32),
-            num_drafts_G=drafts_G,
+            num_drafts_G=np.full(size, most, dtype=np.int32),
             logprobs=None,
             prompt_logprobs=None,
         )
@@ -110,7 +110,8 @@ class SteadyState:
         assert not load.text or tokenizer is not None, "text needs a tokenizer"
         self._depth = depth
         self._scheduler = _scheduler(load, num_requests, depth)
-        self._device = Device(text_of(tokenizer) if load.text and tokenizer else None)
+        num_drafts = NUM_DRAFTS if load.all_features else 0
+        self._device = Device(text_of(tokenizer) if load.text and tokenizer else None, num_drafts)
         self._output = OutputProcessor(tokenizer) if load.text else None
         self._in_flight: list[StepPlan] = []
         for number, request in enumerate(_requests(load, num_requests)):
@@ -118,7 +119,7 @@ class SteadyState:
             if self._output is not None:
                 params = SamplingParams(max_tokens=LENGTH - PROMPT, stop=STOP_STRINGS, ignore_eos=True)
                 self._output.add(f"r{number}", None, params, [request], stream=False)
-        self._most = num_requests * (6 if load.all_features else 1)
+        self._most = num_requests * (1 + num_drafts)
         self._num_requests = num_requests
 
     def start(self) -> None:
@@ -197,7 +198,7 @@ def _scheduler(load: Load, num_requests: int, depth: int) -> Scheduler:
         vocab_size=VOCAB,
         max_model_len=LENGTH,
         depth=depth,
-        speculative=parse_speculative("ngram:5") if load.all_features else None,
+        speculative=parse_speculative(f"ngram:{NUM_DRAFTS}") if load.all_features else None,
     )
 
 

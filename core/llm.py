@@ -42,10 +42,10 @@ class LLM:
     `enforce_eager`: no captured graphs, even where the backend has them. `scheduling_policy`: fcfs, priority, lpm or
     two-phase. `scheduling_depth`: steps in flight, 1 or 2, None = what pays on the backend.
     `long_prefill_token_threshold`: most prompt tokens of a request in a step that also decodes, 0 = no limit.
-    `enable_prefix_caching`: prompts that begin alike share KV. `window_kv`: layers with a window keep KV "paged" or in a
-    "ring" for each running request; `swa_replay`: how rings are made good after a hit, "exact" (the default), "bounded"
-    or "off". `speculative`: drafts to verify, such as "ngram:5" or
-    "suffix:5"; `spec_accept`: "coupled" or "rejection". `check_invariants`: assert the scheduler's, slowly.
+    `enable_prefix_caching`: prompts that begin alike share KV. `window_kv`: layers with a window keep KV "paged" or
+    in a "ring" for each running request; `swa_replay`: how rings are made good after a hit, "exact" (the default),
+    "bounded" or "off". `speculative`: drafts to verify, such as "ngram:5" or "suffix:5"; `spec_accept`: "coupled" or
+    "rejection". `check_invariants`: assert the scheduler's, slowly.
     `backend_options`: settings only that backend knows. `progress(done, total)` is called while weights
     load. Raises UserErrors that say what to do.
     """

@@ -1,8 +1,9 @@
 """Mixture of experts: rows sorted by expert, then each of the two products in one launch over all experts.
 
 Tiles are those of linear, for the same reason: a row's bits depend on no other row. Cores walk over the experts,
-counting items, and take every num_cores-th; where an expert's rows start is read on the device. What is left, sorting
-and the weighted sum over a token's experts, in their order, is torch's and element by element.
+counting items, and take every num_cores-th; where an expert's rows start is read on the device. The rows and the
+activation are other ops. What is left, sorting and the weighted sum over a token's experts, in their order, is torch's
+and element by element.
 
 Suffixes: T tokens, H hidden, E experts, X experts per token, P = T * X sorted rows, F = E + 1 starts.
 """
@@ -11,18 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from isoinfer.backends.ascend.moe import bind_activation
 from isoinfer.backends.ascend.soc import Soc
 from isoinfer.backends.kernel_case import POINTERS, KernelCase, Launcher
-from isoinfer.backends.ops import ActivationSpec, DenseWeight, MoeSpec, SwigluClippedSpec, torch_dtype
-from isoinfer.kernels_ascend.gather_rows import make_gather
+from isoinfer.backends.ops import GATHER_ROWS, DenseWeight, GatherSpec, MoeSpec, OpSpec, torch_dtype
 from isoinfer.kernels_ascend.linear import BLOCK_M, DEPTH_BYTES, DTYPES, multiply_tile, width_of
-from isoinfer.kernels_ascend.silu_mul import make_silu_mul
-from isoinfer.kernels_ascend.swiglu_clipped import make_swiglu_clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +125,14 @@ def refuse(spec: MoeSpec) -> str:
     return "" if spec.dtype in DTYPES else f"dtype {spec.dtype} is not one of {', '.join(DTYPES)}"
 
 
-def make_moe_experts(spec: MoeSpec, soc: Soc, launcher: Launcher) -> Callable[..., torch.Tensor]:
+def make_moe_experts(
+    spec: MoeSpec, soc: Soc, launcher: Launcher, bind: Callable[[OpSpec, Any], Callable[..., torch.Tensor]]
+) -> Callable[..., torch.Tensor]:
     """moe_experts(x_TH, weights_TX, ids_TX, w13, w2, b13_E2I | None, b2_EH | None) -> out_TH. x may be strided in T."""
     desc = ExpertsDesc(width=width_of(soc, spec.dtype, spec.dtype), bias=spec.bias, dtype=spec.dtype)
     launch, grid = launcher.prepare(case(desc)), (soc.cube_cores,)
-    gather = make_gather(spec.hidden_size, spec.dtype, soc, launcher)
-    activation = _make_activation(spec, soc, launcher)
+    gather = bind(GATHER_ROWS, GatherSpec(width=spec.hidden_size, dtype=spec.dtype))
+    activation = bind_activation(spec, bind)
 
     def product(
         x_PK: torch.Tensor, start_F: torch.Tensor, weight: DenseWeight, bias_EN: torch.Tensor | None
@@ -163,12 +165,3 @@ def make_moe_experts(spec: MoeSpec, soc: Soc, launcher: Launcher) -> Callable[..
         return out_TH.to(x_TH.dtype)
 
     return moe_experts
-
-
-def _make_activation(spec: MoeSpec, soc: Soc, launcher: Launcher) -> Callable[..., torch.Tensor]:
-    if spec.activation == "silu_mul":
-        return make_silu_mul(ActivationSpec(intermediate_size=spec.intermediate_size, dtype=spec.dtype), soc, launcher)
-    clipped = SwigluClippedSpec(
-        intermediate_size=spec.intermediate_size, alpha=spec.alpha, limit=spec.limit, dtype=spec.dtype
-    )
-    return make_swiglu_clipped(clipped, soc, launcher)

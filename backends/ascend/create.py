@@ -95,7 +95,15 @@ def assemble(
     def bind(op: OpSpec, static: Any) -> Function:
         return table.bind(op, static)
 
-    providers = AscendProviders(soc, npu, launcher, runtime.device, bind=bind, is_capturing=is_capturing)
+    providers = AscendProviders(
+        soc,
+        npu,
+        launcher,
+        runtime.device,
+        bind=bind,
+        is_capturing=is_capturing,
+        deterministic=config.deterministic,
+    )
     # a decomposition sums as torch does
     fallback = "fail" if config.deterministic else config.fallback
     table = ProviderTable("ascend", providers.find, fallback=fallback, batch_invariant=config.deterministic)

@@ -69,7 +69,7 @@ def refuse_experts(spec: MoeSpec) -> str:
 
 def make_experts(spec: MoeSpec, npu: Any, bind: Callable[[OpSpec, Any], Function]) -> Function:
     """moe_experts(x_TH, weights_TX, ids_TX, w13, w2, None, None) -> out_TH."""
-    activation = _bind_activation(spec, bind)
+    activation = bind_activation(spec, bind)
 
     def product(x_PK: torch.Tensor, weight: DenseWeight, counts_E: torch.Tensor) -> torch.Tensor:
         out_PN: torch.Tensor = npu.npu_grouped_matmul(
@@ -109,7 +109,8 @@ def make_experts(spec: MoeSpec, npu: Any, bind: Callable[[OpSpec, Any], Function
     return moe_experts
 
 
-def _bind_activation(spec: MoeSpec, bind: Callable[[OpSpec, Any], Function]) -> Function:
+def bind_activation(spec: MoeSpec, bind: Callable[[OpSpec, Any], Function]) -> Function:
+    """The activation between the products of `spec`."""
     if spec.activation == "silu_mul":
         return bind(SILU_MUL, ActivationSpec(intermediate_size=spec.intermediate_size, dtype=spec.dtype))
     clipped = SwigluClippedSpec(

@@ -33,7 +33,8 @@ class AscendProviders:
     """The providers of every op for one chip.
 
     `npu`: the fused operators. `launcher`: what builds our kernels, or the reason in words why nothing does.
-    `bind` binds the parts of an op that is made of others. `is_capturing`: whether a graph is being recorded.
+    `bind` binds the parts of an op that is made of others; `deterministic`: they are all batch-invariant.
+    `is_capturing`: whether a graph is being recorded.
     """
 
     def __init__(
@@ -45,16 +46,18 @@ class AscendProviders:
         *,
         bind: Callable[[OpSpec, Any], Function],
         is_capturing: Callable[[], bool],
+        deterministic: bool,
     ) -> None:
         self._soc, self._npu, self._launcher = soc, npu, launcher
-        self._fused = self._fused_providers(device, bind)
+        self._bind, self._deterministic = bind, deterministic
+        self._fused = self._fused_providers(device)
         self._torch = {
             "linear": Provider(name="torch", refuse=_bad_linear, make=torch_ops.make_linear, batch_invariant=False),
             "moe_experts": Provider(
                 name="torch",
                 refuse=_bad_dtype,
                 make=partial(torch_ops.make_moe_experts, bind=bind),
-                batch_invariant=False,
+                batch_invariant=deterministic,
                 graph_safe=True,
             ),
             "paged_attention": Provider(
@@ -80,7 +83,7 @@ class AscendProviders:
         torchs = [] if op.name in COMPOSED else [self._torch.get(op.name, plain)]
         return [*torchs, *kernel] if op.name == "linear" else [*fused, *kernel, *torchs]
 
-    def _fused_providers(self, device: torch.device, bind: Callable[[OpSpec, Any], Function]) -> dict[str, Provider]:
+    def _fused_providers(self, device: torch.device) -> dict[str, Provider]:
         mask = cache(partial(attention.causal_mask, device))
         fused_attention = partial(attention.make_fused, mask=mask, one_phase=self._soc.name == "950")
         makers: dict[str, tuple[Callable[..., Function], Refuse]] = {
@@ -92,7 +95,7 @@ class AscendProviders:
             "kv_write": (npu_ops.make_kv_write, _bad_dtype),
             "paged_attention": (fused_attention, attention.refuse_fused),
             "moe_route": (moe.make_route, moe.refuse_route),
-            "moe_experts": (partial(moe.make_experts, bind=bind), moe.refuse_experts),
+            "moe_experts": (partial(moe.make_experts, bind=self._bind), moe.refuse_experts),
             "sample": (_never, _refuse_sample),
         }
         return {
@@ -110,8 +113,15 @@ class AscendProviders:
         absent = next((what for what in (module, self._launcher) if isinstance(what, str)), None)
         if absent is not None:
             return Provider(name="triton", refuse=lambda spec: absent, make=_never)
-        make = partial(getattr(module, f"make_{name}"), soc=self._soc, launcher=self._launcher)
-        return Provider(name="triton", refuse=module.refuse, make=make, graph_safe=True)  # type: ignore[union-attr]
+        composed = name == "moe_experts"
+        parts = {"bind": self._bind} if composed else {}
+        return Provider(
+            name="triton",
+            refuse=module.refuse,  # type: ignore[union-attr]
+            make=partial(getattr(module, f"make_{name}"), soc=self._soc, launcher=self._launcher, **parts),
+            batch_invariant=self._deterministic or not composed,
+            graph_safe=True,
+        )
 
 
 COMPOSED = frozenset({"rope_kv_write", "add_rms_norm"})

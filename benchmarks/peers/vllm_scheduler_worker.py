@@ -1,9 +1,11 @@
 """vLLM's scheduler alone, without a model: what its host work costs a round. Beside isoinfer in scheduler_cost.py.
 
-stdin:  {"num_requests": n, "depth": 1 or 2, "rounds": r}   stdout: {"cpu_us": x, "wall_us": y}, means of r rounds
+stdin:  {"num_requests": n, "depth": 1 or 2, "rounds": r, "all_features": false}
+stdout: {"cpu_us": x, "wall_us": y, "tokens": t}, means of r rounds: two times, and the tokens given to a request
 The first line out is {"ready": true, "versions": {...}}. Depth 2 is its AsyncScheduler, which is a step ahead.
 Every request decodes, its output is made up, nothing is logged, prefix caching is on. What prepares the
-device's inputs is not here: it is in vLLM's model runner. Written for vLLM 0.32.
+device's inputs is not here: it is in vLLM's model runner. All features (depth 1 only): the policy `priority`, stop
+ids, and five drafts a row of which a random number is accepted. Written for vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +25,26 @@ from worker import PROTOCOL
 
 import torch
 from vllm import SamplingParams
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-VOCAB, PROMPT, BLOCK, LENGTH = 49152, 64, 16, 2048
+VOCAB, PROMPT, BLOCK, LENGTH, NUM_DRAFTS = 49152, 64, 16, 2048, 5
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -47,22 +59,11 @@ MODEL = {
 }
 
 
-def make(num_requests: int, depth: int, folder: str) -> Scheduler:
+def make(num_requests: int, depth: int, all_features: bool, folder: str) -> Scheduler:
     """A scheduler with so many requests added."""
-    model = ModelConfig(model=folder, skip_tokenizer_init=True, max_model_len=LENGTH, dtype="bfloat16", seed=0)
-    limits = SchedulerConfig(
-        max_model_len=LENGTH,
-        is_encoder_decoder=False,
-        max_num_seqs=num_requests,
-        max_num_batched_tokens=8192,
-        async_scheduling=depth == 2,
-    )
-    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
     num_blocks = num_requests * LENGTH // BLOCK + 100
-    cache.num_gpu_blocks = num_blocks
-    config = VllmConfig(
-        model_config=model, scheduler_config=limits, cache_config=cache, device_config=DeviceConfig(device="cpu")
-    )
+    config = settings(num_requests, depth, all_features, folder)
+    config.cache_config.num_gpu_blocks = num_blocks
     layer = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.bfloat16)
     blocks = KVCacheConfig(
         num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)]
@@ -79,7 +80,12 @@ def make(num_requests: int, depth: int, folder: str) -> Scheduler:
     rng = random.Random(0)
     for number in range(num_requests):
         params = SamplingParams(
-            temperature=0.7, top_p=0.9, seed=number, max_tokens=LENGTH - PROMPT, ignore_eos=True, stop_token_ids=[2]
+            temperature=0.7,
+            top_p=0.9,
+            seed=number,
+            max_tokens=LENGTH - PROMPT,
+            ignore_eos=True,
+            stop_token_ids=[0, 2] if all_features else None,
         )
         scheduler.add_request(
             Request(
@@ -87,46 +93,92 @@ def make(num_requests: int, depth: int, folder: str) -> Scheduler:
                 prompt_token_ids=[rng.randrange(10, VOCAB) for _ in range(PROMPT)],
                 sampling_params=params,
                 pooling_params=None,
+                priority=rng.randrange(4) if all_features else 0,
                 block_hasher=hasher,
             )
         )
     return scheduler
 
 
-def made_up(scheduled: Any, rng: random.Random) -> ModelRunnerOutput:
-    """A token for every scheduled request."""
-    names = list(scheduled.num_scheduled_tokens)
-    return ModelRunnerOutput(
-        req_ids=names,
-        req_id_to_index={name: index for index, name in enumerate(names)},
-        sampled_token_ids=[[rng.randrange(10, VOCAB)] for _ in names],
+def settings(num_requests: int, depth: int, all_features: bool, folder: str) -> VllmConfig:
+    """Of a tiny model."""
+    model = ModelConfig(model=folder, skip_tokenizer_init=True, max_model_len=LENGTH, dtype="bfloat16", seed=0)
+    parallel = ParallelConfig()
+    drafts = None
+    if all_features:
+        drafts = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=NUM_DRAFTS,
+            prompt_lookup_min=2,
+            prompt_lookup_max=4,
+            target_model_config=model,
+            target_parallel_config=parallel,
+        )
+    return VllmConfig(
+        model_config=model,
+        scheduler_config=SchedulerConfig(
+            max_model_len=LENGTH,
+            is_encoder_decoder=False,
+            max_num_seqs=num_requests,
+            max_num_batched_tokens=8192,
+            async_scheduling=depth == 2,
+            policy="priority" if all_features else "fcfs",
+        ),
+        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=True),
+        device_config=DeviceConfig(device="cpu"),
+        parallel_config=parallel,
+        speculative_config=drafts,
     )
 
 
-def measure(scheduler: Scheduler, num_requests: int, depth: int, rounds: int) -> dict[str, float]:
+def made_up(scheduled: SchedulerOutput, rng: random.Random) -> ModelRunnerOutput:
+    """Tokens for every scheduled request: of its drafts any number was right."""
+    names = list(scheduled.num_scheduled_tokens)
+    drafts = scheduled.scheduled_spec_decode_tokens
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: index for index, name in enumerate(names)},
+        sampled_token_ids=[
+            [rng.randrange(10, VOCAB) for _ in range(rng.randint(1, 1 + len(drafts.get(name, ()))))] for name in names
+        ],
+    )
+
+
+def measure(scheduler: Scheduler, wanted: dict[str, Any]) -> dict[str, float]:
     """Mean times of a round once all requests decode."""
-    rng, waiting = random.Random(1), []
+    rng, rounds, num_requests = random.Random(1), wanted["rounds"], wanted["num_requests"]
+    in_flight: list[tuple[SchedulerOutput, ModelRunnerOutput]] = []
+    width = 1 + NUM_DRAFTS if wanted["all_features"] else 1
+    spent = {"cpu_us": 0.0, "wall_us": 0.0, "tokens": 0.0}
 
-    def one_round() -> tuple[int, float, float]:
-        started = time.thread_time(), time.perf_counter()
-        scheduled = scheduler.schedule()
-        first = time.thread_time() - started[0], time.perf_counter() - started[1]
-        waiting.append((scheduled, made_up(scheduled, rng)))
-        settled = waiting.pop(0) if len(waiting) == depth else None
-        started = time.thread_time(), time.perf_counter()
-        if settled is not None:
-            scheduler.update_from_output(*settled)
-        cpu, wall = time.thread_time() - started[0], time.perf_counter() - started[1]
-        return scheduled.total_num_scheduled_tokens, first[0] + cpu, first[1] + wall
+    def timed(function: Callable[..., Any], *args: Any) -> Any:
+        cpu, wall = time.thread_time(), time.perf_counter()
+        answer = function(*args)
+        spent["cpu_us"] += 1e6 * (time.thread_time() - cpu)
+        spent["wall_us"] += 1e6 * (time.perf_counter() - wall)
+        return answer
 
-    while one_round()[0] != num_requests or len(scheduler.running) != num_requests:
+    def one_round() -> int:
+        scheduled = timed(scheduler.schedule)
+        in_flight.append((scheduled, made_up(scheduled, rng)))
+        if len(in_flight) == wanted["depth"]:
+            settled, output = in_flight.pop(0)
+            timed(scheduler.update_from_output, settled, output)
+            spent["tokens"] += sum(map(len, output.sampled_token_ids))
+            if width > 1:
+                drafts = [[rng.randrange(10, VOCAB) for _ in range(NUM_DRAFTS)] for _ in output.req_ids]
+                timed(scheduler.update_draft_token_ids, DraftTokenIds(output.req_ids, drafts))
+        return scheduled.total_num_scheduled_tokens
+
+    while one_round() != num_requests * width or len(scheduler.running) != num_requests:
         pass
     gc.collect()
     gc.freeze()
-    runs = [one_round() for _ in range(rounds)]
+    spent.update(dict.fromkeys(spent, 0.0))
+    runs = {one_round() for _ in range(rounds)}
     gc.unfreeze()
-    assert all(tokens == num_requests for tokens, _, _ in runs), "not every request decoded in every round"
-    return {"cpu_us": 1e6 * sum(r[1] for r in runs) / rounds, "wall_us": 1e6 * sum(r[2] for r in runs) / rounds}
+    assert runs == {num_requests * width}, "not every request decoded in every round"
+    return {name: value / rounds / (num_requests if name == "tokens" else 1) for name, value in spent.items()}
 
 
 def main() -> None:
@@ -137,9 +189,8 @@ def main() -> None:
         print(json.dumps({"ready": True, "versions": versions}), file=PROTOCOL, flush=True)
         for line in sys.stdin:
             wanted = json.loads(line)
-            scheduler = make(wanted["num_requests"], wanted["depth"], folder)
-            times = measure(scheduler, wanted["num_requests"], wanted["depth"], wanted["rounds"])
-            print(json.dumps(times), file=PROTOCOL, flush=True)
+            scheduler = make(wanted["num_requests"], wanted["depth"], wanted["all_features"], folder)
+            print(json.dumps(measure(scheduler, wanted)), file=PROTOCOL, flush=True)
 
 
 if __name__ == "__main__":

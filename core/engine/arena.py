@@ -111,12 +111,15 @@ class InputArena:
         assert self._unsettled < len(self._ring) - 1, "a staging buffer is still in use"
         index, self._next = self._next, (self._next + 1) % len(self._ring)
         self._unsettled += 1
-        views, offset = [], 0
-        for array in arrays:
-            self._ring_np[index][offset : offset + array.size] = array.ravel()
-            views.append(self._device[offset : offset + array.size].view(array.shape))
-            offset += array.size
-        self._backend.to_device(self._device[:offset], self._ring[index][:offset], stream)
+        sizes = [array.size for array in arrays]
+        total = sum(sizes)
+        np.concatenate([array.ravel() for array in arrays], out=self._ring_np[index][:total])
+        staged = self._device[:total]
+        self._backend.to_device(staged, self._ring[index][:total], stream)
+        views = [
+            part if array.ndim == 1 else part.view(array.shape)
+            for part, array in zip(staged.split_with_sizes(sizes), arrays, strict=True)
+        ]
         groups = self._sizes.num_groups
         ring_R, floor_R, *rings = views[6 + 2 * groups :] or (None, None)
         token_ids_T, positions_T, kv_len_R, query_start_X, places_P = views[:5]

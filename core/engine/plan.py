@@ -29,15 +29,16 @@ FRESH = -1
 class StepPlan:
     """The forward part of a step.
 
-    `request_R`: engine-wide request numbers; `epoch_R`: how often the request was restarted; `slot_R`:
-    stable slots. `start_R`: tokens before this row's first, an upper bound: less by the drafts of the
-    previous step that are rejected, which are at most `uncertain_R`. `query_len_R`: tokens computed now;
-    `num_drafts_R`: how many of them, at the end of the row, are guesses to be verified; `samples_R`: whether the
-    row reaches its last known token. `remap_R`: row of the same request in the previous step, whose tokens
-    are still on the device (0 stands for them in `token_ids_T`), or FRESH where `token_ids_T` is complete (always
-    at depth 1). `floor_R`: positions before it are invisible to the row in rings. `write_floor_R`: tokens before it are
-    computed, but their blocks are not written. `block_tables`: one `[R, B]` for each KV group with blocks, padded
-    with 0. `predicted_RX`: what a proposer on the host expects after the settled tokens of a remapped row, `num_predicted_R` tokens; X is 0 without one.
+    `request_R`: engine-wide request numbers; `epoch_R`: how often the request was restarted; `slot_R`: stable slots.
+    `start_R`: tokens before this row's first, an upper bound: less by the drafts of the previous step that are
+    rejected, which are at most `uncertain_R`. `query_len_R`: tokens computed now; `num_drafts_R`: how many of them,
+    at the end of the row, are guesses to be verified; `samples_R`: whether the row reaches its last known token.
+    `remap_R`: row of the same request in the previous step, whose tokens are still on the device (0 stands for them
+    in `token_ids_T`), or FRESH where `token_ids_T` is complete (always at depth 1). `floor_R`: positions before it
+    are invisible to the row in rings. `write_floor_R`: tokens before it are computed, but their blocks are not
+    written. `block_tables`: one `[R, B]` for each KV group with blocks, padded with 0. `predicted_RX`: what a
+    proposer on the host expects after the settled tokens of a remapped row, `num_predicted_R` tokens; X is 0 without
+    one.
     `entered_*`: slots that a request has just entered and its known tokens, one after another, where a proposer on
     the device needs them.
     Prompt log-probabilities are asked for Q places: the token at index `prompt_index_Q` of the step predicts

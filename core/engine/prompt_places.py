@@ -9,14 +9,26 @@ import numpy as np
 from isoinfer.engine.messages import Int32Array
 from isoinfer.engine.slot_table import SlotTable
 
+_NOTHING: Int32Array = np.zeros(0, dtype=np.int32)
+NOBODY_ASKS: dict[str, Any] = {
+    "prompt_index_Q": _NOTHING,
+    "prompt_target_Q": _NOTHING,
+    "prompt_row_Q": _NOTHING,
+    "prompt_position_Q": _NOTHING,
+    "num_prompt_logprobs": 0,
+}
+"""What almost every step has; nobody writes into a plan."""
+
 
 def prompt_places(table: SlotTable, slot_R: Int32Array, start_R: Int32Array, count_R: Int32Array) -> dict[str, Any]:
     """The StepPlan's prompt log-probability fields. Empty arrays, at little cost, where nobody asks."""
     places: list[tuple[int, int, int, int]] = []
     wanted = 0
-    asking_R = np.flatnonzero(table.num_prompt_logprobs_S[slot_R] >= 0).tolist()
-    end_R = np.cumsum(count_R) if asking_R else count_R
-    for row in asking_R:
+    asks_R = table.num_prompt_logprobs_S[slot_R] >= 0
+    if not asks_R.any():
+        return NOBODY_ASKS
+    end_R = np.cumsum(count_R)
+    for row in np.flatnonzero(asks_R).tolist():
         slot, start, count = int(slot_R[row]), int(start_R[row]), int(count_R[row])
         request = table.requests[slot]
         assert request is not None, slot

@@ -68,6 +68,9 @@ class RowChoice:
         prompts_R = slots_R[open_R & (need_R > 1)] if phase != "decode" else slots_R[:0]
         decodes_R, counts_R = self._decodes(decodes_R, rows.budget)
         rows.has_decodes = decodes_R.size > 0
+        if prompts_R.size == 0:
+            self._add(rows, decodes_R, counts_R, counts_R - 1)
+            return
         prompts_R, chunks_R = self._chunks(prompts_R, rows.budget - int(counts_R.sum()), rows.has_decodes)
         self._add(
             rows,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +84,7 @@ class Runner:
         self._graphs = None
         if spec.graphs is not None:
             self._graphs = DecodeGraphs(backend, forward, kv, config=spec.graphs, vocab_size=spec.vocab_size)
+        self._events = cycle([backend.event() for _ in range(spec.sizes.depth + 1)])
         self._last: StepHandle | None = None
         self.num_host_length_waits = 0
 
@@ -94,7 +96,7 @@ class Runner:
             inputs = self._arena.load(plan, map_R, self._stream)
         else:
             inputs = self._arena.load_decode(plan, map_R, size, self._graphs.scratch, self._stream)
-        handle = StepHandle(plan=plan, inputs=inputs, done=self._backend.event())
+        handle = StepHandle(plan=plan, inputs=inputs, done=next(self._events))
         if self._verification is not None:
             self._verification.enter(plan, self._stream)
         if plan.is_remapped:

@@ -81,7 +81,7 @@ class SamplingTable:
             slots_P = np.repeat(slots_G, places_G)
             ahead_P = np.arange(slots_P.size, dtype=np.int32) - np.repeat(np.cumsum(places_G) - places_G, places_G)
             position_P = (table.known_S[slots_P] + ahead_P).astype(np.int32)
-        special = self._places(table, slots_P, position_P)
+        special = self._places(table, slots_P, position_P) if self.is_special_S[slots_P].any() else []
         penalized = [place for place in special if place.sampling.has_penalties]
         row_M, token_M, value_M = _bias_entries(special)
         return SamplePlan(

@@ -64,7 +64,7 @@ def sliced(run: Callable[..., torch.Tensor], *rows_first: torch.Tensor) -> Itera
 
 
 def linear(backend: Backend) -> Iterator[str]:
-    for inputs, outputs in ((208, 80), (51, 33)):
+    for inputs, outputs in ((208, 80), (99, 33)):
         spec = LinearSpec(
             in_features=inputs, out_features=outputs, bias=True, quant=None, dtype="float32", out_dtype="float32"
         )
@@ -75,7 +75,7 @@ def linear(backend: Backend) -> Iterator[str]:
 
 
 def moe(backend: Backend) -> Iterator[str]:
-    E, X, H, width = 4, 2, 32, 48
+    E, X, H, width = 4, 2, 96, 80
     route = backend.bind(
         MOE_ROUTE, RouteSpec(num_experts=E, top_k=X, kind="softmax_topk", renormalize=True, dtype="float32")
     )

@@ -15,6 +15,7 @@ from isoinfer.backends.ops import (
     ALL_OPS,
     KV_WRITE,
     LINEAR,
+    MOE_EXPERTS,
     RMS_NORM,
     ROPE,
     ROPE_KV_WRITE,
@@ -80,6 +81,15 @@ def test_products_are_torchs_unless_rows_may_not_depend_on_the_batch(backend: An
     if kernel_module("linear") is not None:
         invariant = assume(BackendConfig(assume="950", deterministic=True)).support(LINEAR, plain_linear())
         assert (invariant.provider, invariant.batch_invariant) == ("triton", True)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_experts_are_as_batch_invariant_as_their_parts(deterministic: bool) -> None:
+    backend = assume(BackendConfig(assume="950", deterministic=deterministic))
+    (spec, *_) = (sample.static for sample in MOE_EXPERTS.samples(torch.bfloat16, 0))
+    claims = {answer.provider: answer.batch_invariant for answer in backend.supports(MOE_EXPERTS, spec)}
+    assert claims["torch"] is deterministic
+    assert kernel_module("moe_experts") is None or claims["triton"] is deterministic
 
 
 @pytest.mark.skipif(isinstance(kernel_module("linear"), str), reason="triton is not installed")

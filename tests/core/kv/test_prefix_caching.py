@@ -151,6 +151,14 @@ def test_counts(make_kv: Any) -> None:
     assert kv.stats.queries == 33
 
 
+def test_evictions_of_all_groups_are_counted(make_kv: Any) -> None:
+    kv = make_kv(num_blocks=5, window=9)
+    kv.cache(8)
+    kv.admit(0, make_kv.tokens_L + 1000, b"", None)
+    assert kv.extend(0, 16)
+    assert kv.stats.evictions == 4
+
+
 def test_without_prefix_caching_nothing_is_kept(make_kv: Any) -> None:
     kv = make_kv(prefix_caching=False)
     kv.start(0, 16)
