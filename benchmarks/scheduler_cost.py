@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from peers import demo_model
 from scheduler_load import LOADS, Cost, cost
 from stored import add_store_option, load, store, table, versions
+from turns import demo_model
 
 from isoinfer.weights.open import open_checkpoint
 

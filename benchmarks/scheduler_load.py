@@ -59,7 +59,7 @@ class Cost:
 
 
 class Watch:
-    """Adds up the time spent inside `with`: the thread's, which other work on the machine does not lengthen, and all."""
+    """Adds up time inside `with`: the thread's own, which other work on the machine does not lengthen, and all."""
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0

@@ -32,8 +32,8 @@ def load() -> float:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines).replace("| --- |", "|---|")
+    first, *others = (f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:

@@ -51,8 +51,14 @@ def _place(
         length_R, table_RB = (_to_device(backend, stream, t) for t in (arg.kv_len_device_R, arg.block_table_RB))
         return backend.plan_attention(replace(arg, kv_len_device_R=length_R, block_table_RB=table_RB), stream)
     if isinstance(arg, RingBatch):
-        on_device = ("kv_len_R", "ring_R", "floor_R", "positions_T", "ring_T")
-        return replace(arg, **{field: _to_device(backend, stream, getattr(arg, field)) for field in on_device})
+        return RingBatch(
+            query_len_R=arg.query_len_R,
+            kv_len_R=_to_device(backend, stream, arg.kv_len_R),
+            ring_R=_to_device(backend, stream, arg.ring_R),
+            floor_R=_to_device(backend, stream, arg.floor_R),
+            positions_T=_to_device(backend, stream, arg.positions_T),
+            ring_T=_to_device(backend, stream, arg.ring_T),
+        )
     if isinstance(arg, Int8Weight | Int4Weight):
         return backend.prepare_weight(_role(sample, op), arg.dense(torch.float32), sample.static.quant)
     if isinstance(arg, DenseWeight):

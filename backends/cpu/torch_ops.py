@@ -97,7 +97,7 @@ def make_kv_write(spec: KVWriteSpec) -> Function:
     def kv_write(k_TKD: torch.Tensor, v_TKD: torch.Tensor, kv: CpuLayerKV, slots_T: torch.Tensor) -> None:
         block, offset = slots_T.long() // BLOCK_SIZE, slots_T.long() % BLOCK_SIZE
         pack = kv.k_BKDSp.shape[-1]
-        k_TKDp = k_TKD.to(kv.k_BKDSp.dtype).unflatten(-1, (-1, pack))
+        k_TKDp = k_TKD.to(kv.k_BKDSp.dtype).reshape(*k_TKD.shape[:2], spec.head_dim // pack, pack)
         kv.k_BKDSp.permute(0, 3, 1, 2, 4)[block, offset] = k_TKDp
         kv.v_BKSD.transpose(1, 2)[block, offset] = v_TKD.to(kv.v_BKSD.dtype)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -40,22 +41,26 @@ def ring_cases(queries_at_once: int) -> tuple[RingCase, ...]:
     filling = ((1, 1, 0), (5, window, 0), (window - 1, 2, 0), (window, margin + 2, 0), (0, 3 * window, 0))
     floors = ((32, 1, 32), (50, 3 * window, 50), (64, 5, 60), (70, 1, 59), (80, 2, 30))
     long = ((3, 2 * queries_at_once + 9, 1), (200, 1, 0))
-    shape = {"window": window, "margin": margin}
+    case = partial(RingCase, window=window, margin=margin)
     return (
-        RingCase(label="first-token", heads=(2, 2, 32), rows=((0, 1, 0),), **shape),
-        RingCase(label="full", heads=(4, 2, 32), rows=full, **shape),
-        RingCase(label="filling-gqa", heads=(6, 2, 64), rows=filling, **shape),
-        RingCase(label="floors", heads=(4, 1, 32), rows=floors, **shape),
+        case(label="first-token", heads=(2, 2, 32), rows=((0, 1, 0),)),
+        case(label="full", heads=(4, 2, 32), rows=full),
+        case(label="filling-gqa", heads=(6, 2, 64), rows=filling),
+        case(label="floors", heads=(4, 1, 32), rows=floors),
         RingCase(label="window-one", heads=(2, 1, 40), window=1, margin=1, rows=((0, 3, 0), (9, 1, 0))),
         RingCase(label="long-chunk", heads=(2, 1, 32), window=5, margin=1, rows=long),
         RingCase(label="sinks", heads=(8, 2, 64), window=window, margin=1, rows=(*full[:4], (20, 4, 18)), sinks=True),
     )
 
 
-def make_ring_batch(rows: Sequence[Row], ring: int, gen: torch.Generator) -> RingBatch:
-    """Each row with a ring of its own; one more is scratch."""
+def shuffled(num_rings: int, gen: torch.Generator) -> torch.Tensor:
+    """A ring for each row, in random order. One more, the last, is scratch."""
+    return torch.randperm(num_rings, generator=gen).to(torch.int32)
+
+
+def make_ring_batch(rows: Sequence[Row], ring_R: torch.Tensor, *, ring: int, scratch: int) -> RingBatch:
+    """Rows over the rings `ring_R`, of `ring` positions each."""
     start_R, query_len_R, floor_R = (np.array(column, dtype=np.int32) for column in zip(*rows, strict=True))
-    ring_R = torch.randperm(len(rows), generator=gen).to(torch.int32)
     row_T = np.arange(len(rows)).repeat(query_len_R)
     index_T = np.arange(row_T.size) - (query_len_R.cumsum() - query_len_R)[row_T]
     is_last_T = torch.from_numpy(index_T >= query_len_R[row_T] - ring)
@@ -65,7 +70,7 @@ def make_ring_batch(rows: Sequence[Row], ring: int, gen: torch.Generator) -> Rin
         ring_R=ring_R,
         floor_R=torch.from_numpy(floor_R),
         positions_T=torch.from_numpy((start_R[row_T] + index_T).astype(np.int32)),
-        ring_T=torch.where(is_last_T, ring_R[torch.from_numpy(row_T)], len(rows)),
+        ring_T=torch.where(is_last_T, ring_R[torch.from_numpy(row_T)], scratch),
     )
 
 
@@ -84,4 +89,4 @@ def fused_qkv(case: RingCase, dtype: torch.dtype, gen: torch.Generator) -> tuple
     N, K, D = case.heads
     qkv = torch.randn(sum(count for _, count, _ in case.rows), N + 2 * K, D, generator=gen)
     qkv[:, :N] *= 2
-    return qkv.to(dtype).split([N, K, K], dim=1)
+    return torch.split(qkv.to(dtype), [N, K, K], dim=1)

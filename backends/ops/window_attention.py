@@ -17,7 +17,7 @@ from isoinfer.backends.interface import RingBatch
 from isoinfer.backends.ops.composed import torch_composition
 from isoinfer.backends.ops.dtypes import compute_dtype, dtype_name, unit_roundoff
 from isoinfer.backends.ops.kv import CanonicalKV
-from isoinfer.backends.ops.rings import RingCase, fused_qkv, make_ring_batch, make_rings, ring_cases
+from isoinfer.backends.ops.rings import RingCase, fused_qkv, make_ring_batch, make_rings, ring_cases, shuffled
 from isoinfer.backends.ops.spec import ErrorModel, OpSpec, Sample
 
 QUERIES_AT_ONCE = 64
@@ -98,11 +98,12 @@ def _parts(
     """The rows in parts of at most QUERIES_AT_ONCE queries. Nothing is read back to the host."""
     before, start = static.window - 1, 0
     for r, count in enumerate(plan.query_len_R.tolist()):
-        new, ring, length = slice(start, start + count), plan.ring_R[r].long(), plan.kv_len_R[r]
+        new, length = slice(start, start + count), plan.kv_len_R[r]
+        ring_L = plan.ring_R[r].long().expand(before)  # not a number, which indexing would wait for
         position_L = torch.arange(-before - count, 0, device=k_TKD.device) + length
         place_L = position_L[:before] % kv.block_size
-        k_LKD = torch.cat((kv.k_BSKD[ring, place_L], k_TKD[new].to(kv.k_BSKD.dtype)))
-        v_LKD = torch.cat((kv.v_BSKD[ring, place_L], v_TKD[new].to(kv.v_BSKD.dtype)))
+        k_LKD = torch.cat((kv.k_BSKD[ring_L, place_L], k_TKD[new].to(kv.k_BSKD.dtype)))
+        v_LKD = torch.cat((kv.v_BSKD[ring_L, place_L], v_TKD[new].to(kv.v_BSKD.dtype)))
         floor = plan.floor_R[r].clamp(min=0)
         for first in range(0, count, QUERIES_AT_ONCE):
             num = min(QUERIES_AT_ONCE, count - first)
@@ -176,7 +177,7 @@ def _attention_sample(case: RingCase, dtype: torch.dtype, gen: torch.Generator) 
         has_sinks=case.sinks,
         dtype=dtype_name(dtype),
     )
-    plan = make_ring_batch(case.rows, case.ring, gen)
+    plan = make_ring_batch(case.rows, shuffled(len(case.rows), gen), ring=case.ring, scratch=len(case.rows))
     kv = make_rings(case, plan, dtype, gen)
     q, k, v = fused_qkv(case, dtype, gen)
     sinks = torch.randn(N, generator=gen).to(dtype) if case.sinks else None
@@ -190,7 +191,7 @@ def _write_samples(dtype: torch.dtype, seed: int) -> Iterator[Sample]:
         _, K, D = case.heads
         old = torch.randn(2, len(case.rows) + 1, case.ring, K, D, generator=gen).to(dtype)
         static = RingWriteSpec(num_kv_heads=K, head_dim=D, dtype=dtype_name(dtype))
-        plan = make_ring_batch(case.rows, case.ring, gen)
+        plan = make_ring_batch(case.rows, shuffled(len(case.rows), gen), ring=case.ring, scratch=len(case.rows))
         _, k, v = fused_qkv(case, dtype, gen)
         yield Sample(label=case.label, static=static, args=(k, v, CanonicalKV(old[0], old[1]), plan))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import json
+import os
 import random
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from worker import PROTOCOL
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 from vllm import SamplingParams

@@ -15,6 +15,7 @@ from isoinfer.cli.command import command
 from isoinfer.cli.exit_codes import DONE, INTERRUPTED, SOME_FAILED, USAGE
 from isoinfer.cli.explain import explain
 from isoinfer.cli.generate import generate
+from isoinfer.cli.replay_error import replay_error
 from isoinfer.cli.terminal import print_error, print_note
 from isoinfer.errors import DeviceLost, StepError, UserError
 from isoinfer.version import __version__
@@ -26,6 +27,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "bench": bench,
     "backends": backends,
     "explain": explain,
+    "replay-error": replay_error,
 }
 
 # typer's usage errors have this base; newer versions bring their own click, so it is found by way of typer.

@@ -53,6 +53,7 @@ def bench(
 ) -> int:
     """Measure offline throughput with random prompts; every answer has its full length."""
     from isoinfer.bench.mix import Range, RequestMix
+    from isoinfer.cli.engine_config import engine_config
 
     mix = RequestMix(
         num_prompts=num_prompts,
@@ -62,7 +63,8 @@ def bench(
         seed=seed,
     )
     options = _pairs(backend_option or [])
-    config = _config(model or "", engine, options, mix.longest)
+    # A request gets as much context as the longest of them needs, unless told otherwise.
+    config = engine_config(model or "", engine, backend_options=options, max_model_len=mix.longest)
     if (model is None) == (sim_model is None):
         raise UserError("Say what to run: -m MODEL here, or --sim-model NAME with --backend sim:CHIP.")
     if model is not None:
@@ -117,41 +119,6 @@ def _measured(engine: Engine, backend: Backend, mix: RequestMix, vocab_size: int
         figures["exposed_host_us"] = {"p50": times.exposed_us_p50, "p99": times.exposed_us_p99}
         figures["host_us_per_row"] = 1e6 * times.host_s / max(times.rows, 1)
     return {"simulated": isinstance(backend, Simulated), **figures}
-
-
-def _config(model: str, engine: EngineOptions, options: Mapping[str, str], longest: int) -> EngineConfig:
-    """The engine's settings. A request gets as much context as the longest of them needs, unless told otherwise."""
-    from isoinfer.backends.descriptor import BackendConfig
-    from isoinfer.config import CacheConfig, EngineConfig, SchedulerConfig, parse_bytes
-    from isoinfer.speculation.config import parse_speculative
-
-    return EngineConfig(
-        model=model,
-        backend=engine.backend,
-        backend_config=BackendConfig(
-            dtype=engine.dtype,
-            deterministic=engine.deterministic,
-            fallback=engine.fallback,
-            threads=engine.threads,
-            options=dict(options),
-        ),
-        quantization=engine.quantization,
-        max_model_len=engine.max_model_len or longest,
-        enforce_eager=engine.enforce_eager,
-        speculative=None if engine.speculative is None else parse_speculative(engine.speculative, engine.spec_accept),
-        cache=CacheConfig(
-            kv_memory=None if engine.kv_memory is None else parse_bytes(engine.kv_memory),
-            enable_prefix_caching=engine.enable_prefix_caching,
-        ),
-        scheduler=SchedulerConfig(
-            max_num_seqs=engine.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-            scheduling_policy=engine.scheduling_policy,
-            scheduling_depth=engine.scheduling_depth,
-            long_prefill_token_threshold=engine.long_prefill_token_threshold,
-            check_invariants=engine.check_invariants,
-        ),
-    )
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

@@ -84,7 +84,7 @@ def _ops_of_backend(model: str | None, options: EngineOptions, assume: str | Non
     if model is not None:
         from isoinfer.engine.dry_build import bound_ops
 
-        return bound_ops(model, backend, options.quantization).explain()
+        return bound_ops(model, backend, options.quantization, options.window_kv).explain()
     evidence = evidence_of(backend.name)
     return [row for op in ALL_OPS.values() for row in _op_rows(backend, op, evidence)]
 

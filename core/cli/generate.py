@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isoinfer.cli.exit_codes import DONE, SOME_FAILED
 from isoinfer.cli.options import EngineOptions, JsonFlag, ModelPath, SamplingOptions
+from isoinfer.cli.prompts_file import read_prompts, read_stdin
 from isoinfer.cli.terminal import print_error, print_json, print_note, stderr_is_terminal, stdin_is_terminal
 from isoinfer.errors import RequestError, UserError
 
@@ -57,24 +57,10 @@ def _read_prompts(arguments: Sequence[str], prompts_file: str | None) -> Sequenc
     if arguments:
         return arguments
     if prompts_file is not None:
-        lines = _read_file(prompts_file)
-    elif stdin_is_terminal() or sys.stdin is None:
+        return read_prompts(prompts_file, "--prompts-file")
+    if stdin_is_terminal() or sys.stdin is None:
         raise UserError('There is no prompt. Give one as an argument, such as: isoinfer generate -m MODEL "Once"')
-    else:
-        lines = sys.stdin.read()
-    prompts = [line for line in lines.splitlines() if line.strip()]
-    if not prompts:
-        raise UserError(f"{prompts_file or 'stdin'} holds no prompt. Give at least one line.")
-    return prompts
-
-
-def _read_file(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"Cannot read --prompts-file {path}: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"--prompts-file {path} is not UTF-8: {error.reason} at byte {error.start}.") from None
+    return read_stdin()
 
 
 def _stream(llm: LLM, prompt: str, params: SamplingParams, figures: Figures) -> None:

@@ -71,7 +71,7 @@ class Admission:
         return self._hit(request).num_tokens if request.reads_prefix_cache else 0
 
     def _hit(self, request: Request) -> PrefixHit:
-        request.maybe_hit = self._kv.lookup(request.known_L, request.cache_key, request.maybe_hit)
+        request.maybe_hit = self._kv.lookup(request.cacheable_L, request.cache_key, request.maybe_hit)
         return request.maybe_hit
 
     def _start(self, request: Request) -> bool:

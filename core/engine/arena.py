@@ -121,7 +121,7 @@ class InputArena:
             for part, array in zip(staged.split_with_sizes(sizes), arrays, strict=True)
         ]
         groups = self._sizes.num_groups
-        ring_R, floor_R, *rings = views[6 + 2 * groups :] or (None, None)
+        of_rings = views[6 + 2 * groups :]
         token_ids_T, positions_T, kv_len_R, query_start_X, places_P = views[:5]
         return StepInputs(
             token_ids_T=token_ids_T,
@@ -136,12 +136,12 @@ class InputArena:
                 RingBatch(
                     query_len_R=query_len_R,
                     kv_len_R=kv_len_R,
-                    ring_R=ring_R,
-                    floor_R=floor_R,
+                    ring_R=of_rings[0],
+                    floor_R=of_rings[1],
                     positions_T=positions_T,
                     ring_T=ring_T,
                 )
-                for ring_T in rings
+                for ring_T in of_rings[2:]
             ),
         )
 

@@ -35,6 +35,7 @@ class BuiltEngine:
     checkpoint: Checkpoint
     vocab_size: int
     max_model_len: int
+    block_size: int
     description: tuple[str, ...]
     recorder: BindRecorder
 
@@ -57,6 +58,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
         checkpoint=checkpoint,
         vocab_size=spec.vocab_size,
         max_model_len=memory.max_model_len,
+        block_size=memory.block_size,
         description=(*describe(config, backend, spec, memory), *recorder.fallbacks()),
         recorder=recorder,
     )

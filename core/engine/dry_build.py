@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from isoinfer.backends.ops import OpSpec
 
 
-def bound_ops(path: str, backend: Backend, quantization: str | None) -> BindRecorder:
+def bound_ops(path: str, backend: Backend, quantization: str | None, window_kv: str = "paged") -> BindRecorder:
     """What the engine would bind for the checkpoint at `path`; only its headers are read. UserErrors as at start."""
     model = resolve(open_checkpoint(path).config)
+    if window_kv == "ring":
+        model = model.with_rings()
     dtype = backend.capabilities.default_dtype
     recorder = BindRecorder(backend)
 

@@ -49,9 +49,13 @@ class Engine:
         self.scheduler.add(message)
 
     def abort(self, message: AbortRequest) -> list[TokenUpdate]:
-        """End a request; its last update. Unknown ids give none."""
-        known = self.scheduler.abort(message.request_id)
-        return [TokenUpdate(request_id=message.request_id, finish_reason="abort")] if known else []
+        """End a request: its last update, after those that an interrupted step has left. Unknown ids give none."""
+        request_id = message.request_id
+        if not self.scheduler.abort(request_id):
+            return []
+        left = [update for update in self._updates if update.request_id == request_id]
+        self._updates = [update for update in self._updates if update.request_id != request_id]
+        return [*left, TokenUpdate(request_id=request_id, finish_reason="abort")]
 
     @property
     def num_unfinished(self) -> int:

@@ -22,6 +22,7 @@ class CoreSampling:
 
     `seed`: 64-bit, always present. `stop_token_ids`: all ids that end the request (EOS included unless
     ignored). `top_k` 0 = off. `num_logprobs`/`num_prompt_logprobs`: -1 = none, 0 = only the token's own.
+    `prompt_logprobs_start`: position of the first prompt token that wants them; what comes before may be cached.
     `bad_words`: token sequences that must not be completed. `allowed_token_ids`: empty = all.
     """
 
@@ -42,6 +43,7 @@ class CoreSampling:
     bad_words: tuple[tuple[int, ...], ...] = ()
     num_logprobs: int = -1
     num_prompt_logprobs: int = -1
+    prompt_logprobs_start: int = 1
 
     @property
     def has_penalties(self) -> bool:

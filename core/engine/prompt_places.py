@@ -32,7 +32,7 @@ def prompt_places(table: SlotTable, slot_R: Int32Array, start_R: Int32Array, cou
         slot, start, count = int(slot_R[row]), int(start_R[row]), int(count_R[row])
         request = table.requests[slot]
         assert request is not None, slot
-        first = max(start, request.num_prompt_logprobs_done)
+        first = max(start, request.num_prompt_logprobs_done, request.sampling.prompt_logprobs_start - 1)
         last = min(start + count, request.prompt_len - 1)
         wanted = max(wanted, request.sampling.num_prompt_logprobs)
         offset = int(end_R[row]) - count - start

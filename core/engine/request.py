@@ -33,8 +33,13 @@ class Request:
         self.maybe_hit: PrefixHit | None = None
         self.slot = NO_SLOT
         self.epoch = 0
-        # All its prompt's log-probabilities are computed, so it cannot skip what is cached.
-        self.reads_prefix_cache = message.prefix_caching and self.sampling.num_prompt_logprobs < 0
+        self.reads_prefix_cache = message.prefix_caching and self.cacheable_L.size > 1
+
+    @property
+    def cacheable_L(self) -> Int32Array:
+        """Known tokens that need not be computed if they are cached, and the one after them."""
+        sampling = self.sampling
+        return self.known_L if sampling.num_prompt_logprobs < 0 else self.known_L[: sampling.prompt_logprobs_start]
 
     def finish_reason(self, token: int, num_tokens: int) -> str:
         """Why the request ends with `token`, its `num_tokens`-th, or "" if it goes on."""

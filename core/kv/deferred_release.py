@@ -26,6 +26,9 @@ class DeferredRelease(Generic[T]):
     def __len__(self) -> int:
         return len(self._held)
 
+    def __contains__(self, item: T) -> bool:
+        return item in self._held
+
     def add(self, item: T, fence: int) -> None:
         """Give `item` back once step `fence` has settled: at once if it has."""
         assert item not in self._held, f"{item!r} is released twice"

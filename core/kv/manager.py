@@ -82,6 +82,7 @@ class KVManager:
         on_discard: Callable[[int, Sequence[int]], None] = _keep_quiet,
     ) -> None:
         self.block_size = block_size
+        assert groups or not prefix_caching, "there are no blocks to cache"
         assert not replay or all(group.window is None for group in groups), "replay reads what left the window"
         self.prefix_caching, self.replay = prefix_caching, replay
         self._max_tokens = max_tokens
@@ -170,6 +171,7 @@ class KVManager:
         but not written.
         """
         assert self._occupants[slot] is None, f"slot {slot} is occupied"
+        assert slot not in self._deferred_rings, f"a submitted step may still touch the rings of slot {slot}"
         assert hit is None or hit.key == key, "the hit is for another key"
         num = self._still_cached(hit)
         names = hit.names if hit is not None else ()
@@ -232,7 +234,8 @@ class KVManager:
             self._give_back(group, group.clear(slot, int(self._count_S[slot])), fence)
         self._count_S[slot] = self._published_S[slot] = 0
         self._occupants[slot] = None
-        self._deferred_rings.add(slot, fence)
+        if self.has_rings:
+            self._deferred_rings.add(slot, fence)
 
     def settled(self, step_id: int) -> None:
         """All steps up to `step_id` have settled: what waited for them goes back."""
@@ -290,6 +293,7 @@ class KVManager:
     def check(self) -> None:
         """Assert every invariant: the partition of each pool, owners, tables, names, releases."""
         self._deferred.check()
+        self._deferred_rings.check()
         waiting = self._deferred.waiting()
         empty_S = np.array([occupant is None for occupant in self._occupants])
         assert not self._count_S[empty_S].any(), "an empty slot has blocks"

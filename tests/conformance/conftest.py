@@ -67,7 +67,7 @@ class HostBackend:
         return KVLayout(block_size=BLOCK_SIZE, bytes_per_block=(1,))
 
     def allocate_kv(self, specs: Sequence[KVSpec], num_blocks: Sequence[int]) -> HostKV:
-        shape = (2, num_blocks[0], BLOCK_SIZE, specs[0].num_kv_heads, specs[0].head_dim)
+        shape = (2, num_blocks[0], specs[0].ring or BLOCK_SIZE, specs[0].num_kv_heads, specs[0].head_dim)
         k, v = torch.empty(shape, dtype=torch_dtype(specs[0].dtype))
         return HostKV(kv=CanonicalKV(k, v))
 

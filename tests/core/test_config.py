@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from isoinfer.config import SchedulerConfig, parse_bytes
+from isoinfer.config import CacheConfig, SchedulerConfig, parse_bytes
 from isoinfer.errors import UserError
 
 
@@ -41,3 +41,9 @@ def test_an_amount_below_one_byte_is_refused(text: str | int) -> None:
 def test_scheduler_sizes(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
         SchedulerConfig(**{name: 0})
+
+
+@pytest.mark.parametrize(("field", "known"), [("window_kv", "paged, ring"), ("swa_replay", "exact, bounded, off")])
+def test_forms_of_window_kv_are_named(field: str, known: str) -> None:
+    with pytest.raises(UserError, match=f"{field} must be one of {known}, got 'both'"):
+        CacheConfig(**{field: "both"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,3 +136,22 @@ def test_exact_host_lengths_that_are_absent_cannot_be_read() -> None:
 def test_bfloat16_keys_need_an_even_head_dim() -> None:
     with pytest.raises(AssertionError):
         cpu_kv.allocate([spec("a", (0,), 1, 15, "bfloat16")], [2])
+
+
+def test_rings_are_blocks_of_their_own_size(open_backend: Any) -> None:
+    backend = open_backend()
+    specs = [spec("full", (0,), 2, 16), replace(spec("window", (1, 2), 2, 16), window=5, ring=7)]
+    layout = backend.kv_layout(specs)
+    assert (layout.block_size, layout.bytes_per_block) == (16, (2 * 2 * 16 * 16 * 4, 2 * 2 * 2 * 16 * 7 * 4))
+    cache = backend.allocate_kv(specs, [3, 4])
+    assert [cache.layer(layer).block_size for layer in range(3)] == [16, 7, 7]
+    k, v = torch.randn(2, 4, 7, 2, 16)
+    backend.import_blocks(cache, 2, ids(0, 1, 2, 3), k, v)
+    backend.import_blocks(cache, 1, ids(0, 1, 2, 3), torch.zeros_like(k), torch.zeros_like(v))
+    stream = backend.stream()
+    backend.copy_blocks(cache, 1, ids(0), ids(3), stream)
+    stream.synchronize()
+    k_out, v_out = backend.export_blocks(cache, 2, ids(3, 1))
+    assert torch.equal(k_out, k[[0, 1]])
+    assert torch.equal(v_out, v[[0, 1]])
+    assert not backend.export_blocks(cache, 1, ids(3))[0].any()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -46,3 +48,14 @@ def test_each_group_has_blocks_of_its_own_and_copies_alone() -> None:
     assert not any(STORE.export(cache, layer, ids(0))[0].any() for layer in (0, 3)), "another group was touched"
     STORE.copy(cache, 0, ids(1), ids(0))
     assert all(side.all() for layer in (0, 3) for side in STORE.export(cache, layer, ids(0)))
+
+
+def test_rings_are_blocks_of_their_own_size() -> None:
+    ring = replace(OTHER, ring=11)
+    assert STORE.layout([SPEC, ring]).bytes_per_block == (2 * 2 * 4 * 2 * 8 * 2, 2 * 1 * 11 * 2 * 8 * 4)
+    cache = STORE.allocate([SPEC, ring], [5, 3])
+    assert (cache.layer(0).block_size, cache.layer(1).block_size) == (4, 11)
+    k, v = torch.randn(2, 1, 11, 2, 8)
+    STORE.store(cache, 1, ids(2), k, v)
+    STORE.copy(cache, 1, ids(2), ids(0))
+    assert torch.equal(STORE.export(cache, 1, ids(0))[1], v)

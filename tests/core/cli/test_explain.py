@@ -130,4 +130,11 @@ def test_a_gpu_is_explained_where_there_is_none(isoinfer):
     served = {(row["op"], row["provider"]) for row in rows}
     assert {("rms_norm", "triton"), ("paged_attention", "triton"), ("linear", "torch")} <= served
     refused = [row for row in rows if row["op"] == "linear" and row["status"] == "unsupported"]
-    assert {row["reason"] for row in refused} >= {"torch: no int8 weights here yet"}
+    assert {"torch: no int8 weights here yet; triton: no int8 weights here yet"} <= {row["reason"] for row in refused}
+
+
+def test_a_gpu_that_is_to_be_deterministic_is_explained(isoinfer):
+    args = ("--backend", "cuda", "--assume", "sm_100", "--deterministic", "--json")
+    rows = [row for row in json.loads(isoinfer("explain", *args).out) if row["status"] == "supported"]
+    assert {row["provider"] for row in rows if row["op"] in ("linear", "paged_attention")} == {"triton"}
+    assert all(row["batch_invariant"] for row in rows)

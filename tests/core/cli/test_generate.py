@@ -41,7 +41,12 @@ def test_arguments_file_and_stdin_are_the_same(isoinfer, engine_args, expected, 
             (0, "abc", None),
             (1, "xyz", None),
         ]
-        assert lines[0]["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}
+        assert lines[0]["usage"] == {
+            "prompt_tokens": 3,
+            "completion_tokens": 6,
+            "total_tokens": 9,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
 
 
 def test_a_bad_prompt_does_not_stop_the_others(isoinfer, engine_args, expected):

@@ -10,7 +10,7 @@ ENGINE = (
     "--backend --check-invariants --deterministic --dtype --enable-prefix-caching --enforce-eager --fallback "
     "--kv-memory --long-prefill-token-threshold --max-model-len --max-num-batched-tokens --max-num-seqs --model "
     "--no-enable-prefix-caching --quantization --scheduling-depth --scheduling-policy --spec-accept --speculative "
-    "--threads -m"
+    "--swa-replay --threads --window-kv -m"
 )
 SAMPLING = (
     "--bad-words --frequency-penalty --ignore-eos --include-stop-str-in-output --logprobs --max-tokens --min-p "
@@ -23,8 +23,9 @@ FROZEN = {
     "batch": f"{ENGINE} --input-file --json --output-file --overwrite -i -o",
     "backends": "--json --refresh",
     "explain": f"{ENGINE} --assume --json",
-    "bench": f"{ENGINE} --backend-option --input-len --json --num-prompts --num-warmups --output-len --prefix-len --seed "
-    "--sim-devices --sim-model",
+    "bench": f"{ENGINE} --backend-option --input-len --json --num-prompts --num-warmups --output-len --prefix-len "
+    "--seed --sim-devices --sim-model",
+    "replay-error": f"{ENGINE} --json --places --prompts --seed",
 }
 
 

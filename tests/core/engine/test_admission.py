@@ -77,15 +77,15 @@ def test_a_prompt_starts_only_where_kv_holds_all_of_it_and_a_block_for_each_that
 
 def test_prompts_that_run_keep_what_they_still_lack(fake: SimpleNamespace) -> None:
     """A newcomer that fits in what is free now does not take what the chunks of another will need."""
-    core = fake.make_core(num_blocks=1 + 7, block_size=4, max_num_batched_tokens=6, prefix_caching=False)
-    core.add("r0", list(range(20)), max_tokens=2)
+    core = fake.make_core(num_blocks=1 + 8, block_size=4, long_prefill_token_threshold=2, prefix_caching=False)
+    core.add("decodes", [50], max_tokens=9)
     core.step()
-    core.add("r1", list(range(30, 36)), max_tokens=2)
+    core.add("chunks", list(range(20)), max_tokens=2)
+    core.add("fits", list(range(30, 36)), max_tokens=2)
+    assert steps(core, 3) == [[0, 1]] * 3
+    assert core.kv.num_free(0) >= 2 + core.scheduler.num_running
     core.run()
-    begun = [plan.step_id for plan in core.runner.plans if 1 in plan.request_R.tolist()]
-    done = [plan.step_id for plan in core.runner.plans if 0 in plan.request_R.tolist()]
     assert core.scheduler.stats.num_preemptions == 0
-    assert begun[0] >= done[-1]
 
 
 def test_cached_tokens_are_not_computed_again(fake: SimpleNamespace) -> None:

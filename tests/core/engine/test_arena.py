@@ -192,3 +192,38 @@ def test_more_padding_than_scratch_is_a_programmer_error(backend: Any, fake: Sim
     arena, plan = make_arena(backend, max_rows=12), decodes(fake)
     with pytest.raises(AssertionError):
         arena.load_decode(plan, fresh(plan), 8, SCRATCH, backend.stream())
+
+
+def test_rings_get_slots_floors_and_what_no_later_token_of_its_row_replaces(backend: Any, make_plan: MakePlan) -> None:
+    stream = backend.stream()
+    plan = make_plan(floor=[0, 7, 2])
+    inputs = make_arena(backend, rings=(4, 2), scratch_ring=9).load(plan, fresh(plan), stream)
+    stream.synchronize()
+    wide, narrow = inputs.rings
+    assert wide.ring_T.tolist() == [9, 9, 0, 0, 0, 0, 1, 2, 2, 2]
+    assert narrow.ring_T.tolist() == [9, 9, 9, 9, 0, 0, 1, 9, 2, 2]
+    for ring in inputs.rings:
+        assert (ring.ring_R.tolist(), ring.floor_R.tolist()) == ([0, 1, 2], [0, 7, 2])
+        assert ring.query_len_R.tolist() == [6, 1, 3]
+        assert (ring.kv_len_R is inputs.kv_len_R, ring.positions_T is inputs.positions_T) == (True, True)
+
+
+def test_padding_rows_of_a_graph_have_the_scratch_ring(backend: Any, fake: SimpleNamespace) -> None:
+    stream = backend.stream()
+    plan = fake.step_plan([5, 8], [1, 1], tables=[[[3, 4, 5]] * 2], floor=[1, 2])
+    arena = make_arena(backend, rings=(4,), scratch_ring=9)
+    (ring,) = arena.load_decode(plan, fresh(plan), 4, SCRATCH, stream).rings
+    stream.synchronize()
+    assert (ring.ring_R.tolist(), ring.ring_T.tolist()) == ([0, 1, 9, 9], [0, 1, 9, 9])
+    assert (ring.floor_R.tolist(), ring.kv_len_R.tolist()) == ([1, 2, 0, 0], [6, 9, 1, 1])
+    assert ring.query_len_R.tolist() == [1] * 4
+
+
+def test_tokens_below_the_write_floor_go_where_nobody_reads(backend: Any, make_plan: MakePlan) -> None:
+    """Their blocks are shared and final; they are computed for the rings alone."""
+    stream = backend.stream()
+    plan = make_plan(write_floor=[4, 0, 9])
+    inputs = make_arena(backend).load(plan, fresh(plan), stream)
+    stream.synchronize()
+    assert inputs.slots[0].tolist() == [0, 1, 2, 3, 28, 29, 17, 3, 0, 1]
+    assert inputs.positions_T.tolist() == [0, 1, 2, 3, 4, 5, 9, 3, 4, 5]

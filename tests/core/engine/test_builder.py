@@ -10,7 +10,7 @@ import torch
 
 from isoinfer.backends.cpu.backend import CpuBackend
 from isoinfer.backends.descriptor import BackendConfig
-from isoinfer.config import EngineConfig, SchedulerConfig
+from isoinfer.config import CacheConfig, EngineConfig, SchedulerConfig
 from isoinfer.engine.builder import BuiltEngine, build_engine
 from isoinfer.errors import CheckpointError, StepError, UserError
 
@@ -63,3 +63,10 @@ def test_a_copy_to_the_device_that_fails_is_not_passed_over(
     monkeypatch.setattr("isoinfer.backends.cpu.backend._copy", fail)
     with pytest.raises(StepError, match="no room"):
         build()
+
+
+def test_rings_need_windows_and_a_backend_that_has_them(build: Callable[..., BuiltEngine]) -> None:
+    with pytest.raises(CheckpointError, match="no layer has a window"):
+        build(cache=CacheConfig(window_kv="ring"))
+    with pytest.raises(UserError, match=r"swa_replay .* is for rings; give window_kv=ring"):
+        build(cache=CacheConfig(swa_replay="exact"))

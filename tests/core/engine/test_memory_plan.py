@@ -14,10 +14,10 @@ from isoinfer.kv.group_blocks import KVGroup
 from isoinfer.kv.manager import KVManager
 
 
-def spec(window: int | None = None, num_layers: int = 2) -> KVSpec:
+def spec(window: int | None = None, num_layers: int = 2, ring: int | None = None) -> KVSpec:
     name = "full" if window is None else f"window_{window}"
     layers = tuple(range(num_layers))
-    return KVSpec(name=name, layers=layers, num_kv_heads=2, head_dim=8, dtype="float32", window=window)
+    return KVSpec(name=name, layers=layers, num_kv_heads=2, head_dim=8, dtype="float32", window=window, ring=ring)
 
 
 def plan(
@@ -28,6 +28,7 @@ def plan(
     max_num_batched_tokens: int = 32,
     prefix_caching: bool = False,
     windows: tuple[int | None, ...] = (None,),
+    ring: int | None = None,
     bytes_per_block: tuple[int, ...] = (1000,),
     num_scratch_blocks: int = 0,
     depth: int = 1,
@@ -41,7 +42,8 @@ def plan(
     )
     layout = KVLayout(block_size=16, bytes_per_block=bytes_per_block, num_scratch_blocks=num_scratch_blocks)
     info = MemoryInfo(**{"total": 10**9, "free": 10**8, "kv_default": 50_000, **memory})
-    return plan_memory(config, layout, info, 320, [spec(window) for window in windows], depth)
+    specs = [spec(window, ring=ring if window else None) for window in windows]
+    return plan_memory(config, layout, info, 320, specs, depth)
 
 
 def test_the_backend_s_suggestion_is_taken_where_nothing_is_asked() -> None:
@@ -148,3 +150,17 @@ def test_a_request_of_the_whole_context_can_run_alone_and_memory_is_kept(
     )
     assert manager.fits(made.max_model_len) == ""
     assert manager.capacity == made.max_model_len
+
+
+def test_rings_are_one_for_each_slot_and_scratch_whatever_else_there_is() -> None:
+    made = plan(windows=(None, 32), ring=34, bytes_per_block=(500, 300), num_scratch_blocks=2, kv_memory=11_200)
+    assert (made.num_blocks, made.num_allocated, made.rings) == ((21,), (23, 5), (34,))
+    assert made.describe()[-1] == "kv: window_32, 2 layers: 1.2 KiB, 4 rings of 34 tokens"
+    assert plan(windows=(None, 32), ring=34, bytes_per_block=(500, 300), depth=2).num_allocated[1] == 6
+    only = plan(windows=(32,), ring=34)
+    assert (only.num_blocks, only.num_allocated, only.max_model_len) == ((), (5,), 320)
+
+
+def test_rings_that_do_not_fit_are_told_by_the_requests_that_they_are_for() -> None:
+    with pytest.raises(UserError, match=r"2.0 KiB for KV do not hold the rings of 4 requests, which need 3.9 KiB"):
+        plan(windows=(None, 32), ring=34, bytes_per_block=(500, 1000), kv_memory=2048)

@@ -13,8 +13,8 @@ from isoinfer.engine.request import Request
 from isoinfer.engine.slot_table import SlotTable
 
 
-def make(prompt_len: int, num_prompt_logprobs: int, done: int = 0) -> Request:
-    sampling = CoreSampling(max_tokens=8, seed=0, num_prompt_logprobs=num_prompt_logprobs)
+def make(prompt_len: int, num_prompt_logprobs: int, done: int = 0, start: int = 1) -> Request:
+    sampling = CoreSampling(max_tokens=8, seed=0, num_prompt_logprobs=num_prompt_logprobs, prompt_logprobs_start=start)
     prompt = np.arange(100, 100 + prompt_len, dtype=np.int32)
     request = Request(0, AddRequest(request_id="r", prompt_token_ids=prompt, sampling=sampling), 64)
     request.num_prompt_logprobs_done = done
@@ -66,3 +66,8 @@ def test_chunks_cover_every_position_once_and_restarts_add_none(prompt_len: int,
         if data.draw(st.integers(0, 3)) == 0 and restarts < 3:
             start, restarts = 0, restarts + 1
     assert seen == list(range(1, prompt_len))
+
+
+def test_places_begin_where_the_request_says() -> None:
+    places = places_of((make(9, 2, start=5), 0, 9), (make(9, 2, start=5), 6, 2))
+    assert places["prompt_position_Q"].tolist() == [5, 6, 7, 8, 7, 8]

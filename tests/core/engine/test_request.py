@@ -61,12 +61,20 @@ def test_only_the_same_salt_shares_cached_kv() -> None:
 
 
 def test_prompt_logprobs_need_the_whole_prompt_computed() -> None:
-    assert make([1]).reads_prefix_cache
-    assert not make([1], num_prompt_logprobs=0).reads_prefix_cache
+    assert make([1, 2, 3]).reads_prefix_cache
+    assert not make([1, 2, 3], num_prompt_logprobs=0).reads_prefix_cache
     message = AddRequest(
         request_id="r",
-        prompt_token_ids=np.array([1], np.int32),
+        prompt_token_ids=np.array([1, 2, 3], np.int32),
         sampling=CoreSampling(max_tokens=1, seed=0),
         prefix_caching=False,
     )
     assert not Request(0, message, 8).reads_prefix_cache
+
+
+def test_log_probabilities_of_the_prompt_keep_their_tokens_from_coming_out_of_the_cache() -> None:
+    assert make([1, 2, 3, 4]).cacheable_L.tolist() == [1, 2, 3, 4]
+    assert not make([1, 2, 3, 4], num_prompt_logprobs=0).reads_prefix_cache
+    late = make([1, 2, 3, 4], num_prompt_logprobs=0, prompt_logprobs_start=3)
+    assert late.reads_prefix_cache
+    assert late.cacheable_L.tolist() == [1, 2, 3], "token 2 predicts token 3, so two may be cached"

@@ -185,3 +185,19 @@ def test_plans_are_plain_arrays(fake: SimpleNamespace) -> None:
         value = getattr(plan, name)
         values = value if type(value) is tuple else (value,)
         assert {type(one) for one in values} <= {int, np.ndarray}, name
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_step_of_two_phase_is_prefill_or_decode(fake: SimpleNamespace, depth: int) -> None:
+    core = fake.make_core(depth=depth, scheduling_policy="two-phase", max_num_batched_tokens=5)
+    core.add("first", [1, 2], max_tokens=12)
+    core.step()
+    for index in range(3):
+        core.add(f"r{index}", [10 + index] * 7, max_tokens=3)
+    core.run()
+    sampled: set[int] = set()
+    for plan in core.runner.plans:
+        decodes = sampled & set(plan.request_R.tolist())
+        assert not decodes or plan.query_len_R.max() == 1, f"step {plan.step_id} decodes and prefills"
+        sampled |= set(plan.request_R[plan.samples_R].tolist())
+    assert sampled == {0, 1, 2, 3}

@@ -151,3 +151,14 @@ def test_check_finds_counts_that_cannot_be(table: SlotTable, column: str, value:
     getattr(table, column)[2] = value
     with pytest.raises(AssertionError, match=message):
         table.check()
+
+
+def test_what_is_computed_again_is_scheduled_again_but_its_blocks_are_final(fake: SimpleNamespace) -> None:
+    table = SlotTable(num_slots=1, width=65, num_drafts=0)
+    table.enter(0, fake.make_request(0, list(range(9))), 8, 3)
+    assert (table.confirmed_S[0], table.scheduled_S[0], table.need(ints(0))[0]) == (5, 5, 4)
+    assert (table.floor_S[0], table.write_floor_S[0]) == (5, 8)
+    table.leave(0)
+    table.enter(0, fake.make_request(1, [1, 2]), 0)
+    assert (table.floor_S[0], table.write_floor_S[0]) == (0, 0)
+    table.check()

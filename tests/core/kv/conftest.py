@@ -61,6 +61,10 @@ class ManagerFactory:
             groups, **{"block_size": 4, "num_slots": 4, "max_tokens": 64, "step_tokens": 8, **settings}
         )
 
+    def without_blocks(self, **settings: Any) -> DrivenManager:
+        """A manager whose groups all have rings."""
+        return DrivenManager([], **{"block_size": 4, "num_slots": 4, "max_tokens": 64, "step_tokens": 8, **settings})
+
 
 @pytest.fixture(scope="session")
 def make_kv() -> ManagerFactory:

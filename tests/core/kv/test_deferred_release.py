@@ -28,6 +28,7 @@ def test_each_item_goes_back_once_when_its_fence_has_settled(actions: list[tuple
         assert sorted(returned) == due
         assert sorted(release.waiting()) == sorted(set(range(len(fences))) - set(due))
         assert len(release) == len(fences) - len(due)
+        assert [item in release for item in range(len(fences))] == [item not in due for item in range(len(fences))]
         release.check()
     release.settled(max(settled, 8))
     assert sorted(returned) == list(range(len(fences)))

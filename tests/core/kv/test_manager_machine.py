@@ -71,6 +71,7 @@ class ManagerMachine(RuleBasedStateMachine):
         sizes=st.lists(st.integers(4, 20), min_size=3, max_size=3),
         step_blocks=st.sampled_from(STEP_BLOCKS),
         prefix_caching=st.sampled_from([True, True, True, True, False]),
+        num_rings=st.sampled_from([0, 0, 2]),
     )
     def start(
         self,
@@ -79,6 +80,7 @@ class ManagerMachine(RuleBasedStateMachine):
         sizes: list[int],
         step_blocks: float,
         prefix_caching: bool,
+        num_rings: int,
     ) -> None:
         self.block_size = block_size
         self.max_len = NUM_BLOCKS * block_size + 3
@@ -97,8 +99,11 @@ class ManagerMachine(RuleBasedStateMachine):
             step_tokens=self.step_tokens,
             prefix_caching=prefix_caching,
             verify_tokens=True,
-            on_discard=self.device.discard,
+            num_rings=num_rings,
+            on_discard=self.discard,
         )
+        self.num_rings = num_rings
+        self.discarded_rings: list[tuple[int, int]] = []
         rng = np.random.default_rng(block_size)
         self.families = rng.integers(0, 2**17, (2, self.max_len)).astype(np.int32)
         self.meaning: dict[bytes, Any] = {}
@@ -107,6 +112,12 @@ class ManagerMachine(RuleBasedStateMachine):
         self.running: list[Request] = []
         self.steps: list[Step] = []
         self.step_id = self.settled_id = -1
+
+    def discard(self, group: int, blocks: list[int]) -> None:
+        if group < len(self.groups):
+            self.device.discard(group, blocks)
+        else:
+            self.discarded_rings += [(group - len(self.groups), slot) for slot in blocks]
 
     # arrivals
 
@@ -254,6 +265,15 @@ class ManagerMachine(RuleBasedStateMachine):
     def settled(self, step_id: int) -> None:
         self.kv.settled(step_id)
         self.settled_id = step_id
+        self.take_back_slots()
+
+    def take_back_slots(self) -> None:
+        """A slot with rings is free when all its rings were discarded, each once."""
+        slots = sorted({slot for _, slot in self.discarded_rings})
+        assert sorted(self.discarded_rings) == [(ring, slot) for ring in range(self.num_rings) for slot in slots]
+        assert not set(slots) & set(self.free_slots)
+        self.free_slots += slots
+        self.discarded_rings.clear()
 
     def compute(self, row: Row, rng: Random) -> None:
         """Write the KV of the row's tokens, drafts that are rejected too, and read as its queries do."""
@@ -292,7 +312,10 @@ class ManagerMachine(RuleBasedStateMachine):
         self.running.remove(request)
         slot, request.slot = request.slot, -1
         self.kv.release(slot, self.step_id if request.in_flight else self.settled_id)
-        self.free_slots.append(slot)
+        if self.num_rings:
+            self.take_back_slots()
+        else:
+            self.free_slots.append(slot)  # tables are copied into plans: a slot without rings is free at once
         with pytest.raises(AssertionError, match="released twice"):
             self.kv.release(slot, self.step_id)
         if again:
@@ -314,8 +337,11 @@ class ManagerMachine(RuleBasedStateMachine):
             return
         for request in self.running:
             self.kv.release(request.slot, self.step_id)
+            if not self.num_rings:
+                self.free_slots.append(request.slot)
         self.running = []
-        self.kv.settled(self.step_id)
+        self.settled(self.step_id)
+        assert sorted(self.free_slots) == list(range(SLOTS))
         self.kv.check()
         for index, group in enumerate(self.groups):
             assert self.kv.num_free(index) == group.num_blocks - 1, "something is left when idle"
@@ -348,6 +374,7 @@ def test_long_random_use(machine: type[ManagerMachine], seed: int) -> None:
         sizes=[rng.randint(9, 24) for _ in range(3)],
         step_blocks=rng.choice(STEP_BLOCKS),
         prefix_caching=True,
+        num_rings=rng.choice([0, 1]),
     )
     for _ in range(40):
         busy.arrive(

@@ -18,7 +18,7 @@ import transformers
 
 from isoinfer.backends.cpu import plugin
 from isoinfer.backends.descriptor import BackendConfig
-from isoinfer.backends.interface import AttentionBatch, AttentionPlan, KVSpec
+from isoinfer.backends.interface import AttentionBatch, AttentionPlan, KVSpec, RingBatch
 from isoinfer.backends.ops.kv import CanonicalKV
 from isoinfer.backends.ops.linear import DenseWeight, quantize_int8
 from isoinfer.layers.batch import ForwardBatch, GroupInputs
@@ -96,7 +96,7 @@ class ReferenceKV:
     def __init__(self, specs: Sequence[KVSpec], num_blocks: Sequence[int], block_size: int) -> None:
         self._layers: dict[int, CanonicalKV] = {}
         for spec, count in zip(specs, num_blocks, strict=True):
-            shape = (count, block_size, spec.num_kv_heads, spec.head_dim)
+            shape = (count, spec.ring or block_size, spec.num_kv_heads, spec.head_dim)
             for layer in spec.layers:
                 k, v = (torch.full(shape, float("nan"), dtype=getattr(torch, spec.dtype)) for _ in "kv")
                 self._layers[layer] = CanonicalKV(k_BSKD=k, v_BSKD=v)
@@ -199,22 +199,37 @@ class GroupBlocks:
 
 
 class Session:
-    """A built model with a KV cache whose groups hand out blocks on their own. Blocks of nobody are NaN."""
+    """A built model with a KV cache whose groups hand out blocks on their own. Blocks of nobody are NaN.
+
+    `rings`: its windows are in rings, one a sequence.
+    """
 
     def __init__(
-        self, binder: Any, path: Path, num_sequences: int, dtype: str = "float32", quant: str | None = None
+        self,
+        binder: Any,
+        path: Path,
+        num_sequences: int,
+        dtype: str = "float32",
+        quant: str | None = None,
+        rings: bool = False,
     ) -> None:
         self.binder, checkpoint = binder, open_checkpoint(str(path))
         self.model = resolve(checkpoint.config)
+        if rings:
+            self.model = self.model.with_rings()
         max_positions, specs = self.model.config.max_position, self.model.kv_specs(dtype)
         weights = load_binder_weights(checkpoint, self.model, binder, dtype, quant)
         self.size = binder.block_size(specs)
         self.forward = self.model.build(binder.bind, weights, dtype, self.size, max_positions, binder.place, quant)
         width = -(-max_positions // self.size)
-        self.groups = [GroupBlocks(spec, num_sequences, width, self.size, seed) for seed, spec in enumerate(specs)]
-        self.kv = binder.allocate_kv(specs, [group.num_blocks for group in self.groups])
-        for group in self.groups:
-            self._poison(group, np.arange(group.num_blocks, dtype=np.int32))
+        paged = [spec for spec in specs if spec.ring is None]
+        self.groups = [GroupBlocks(spec, num_sequences, width, self.size, seed) for seed, spec in enumerate(paged)]
+        self.rings = [spec for spec in specs if spec.ring is not None]
+        self.scratch_ring = num_sequences
+        counts = [group.num_blocks for group in self.groups] + [num_sequences + 1] * len(self.rings)
+        self.kv = binder.allocate_kv(specs, counts)
+        for spec, count in zip(specs, counts, strict=True):
+            self._poison(spec, np.arange(count, dtype=np.int32))
         self.lengths = [0] * num_sequences
 
     def step(self, chunks: Mapping[int, Sequence[int]]) -> list[torch.Tensor]:
@@ -237,19 +252,37 @@ class Session:
                     plan=self.binder.plan(self._attention(rows, query, group)),
                 )
                 for group in self.groups
-            ),
+            )
+            + tuple(self._ring(rows, query, positions, owners, spec) for spec in self.rings),
             num_tokens=len(ids),
         )
         logits_TV = self.forward.logits(self.forward.hidden(batch, self.kv))
         assert logits_TV.dtype == torch.float32
         for group in self.groups:
             for row in rows:
-                self._poison(group, group.give_back(row, self.lengths[row]))
+                self._poison(group.spec, group.give_back(row, self.lengths[row]))
         return list(logits_TV.split(query.tolist()))
 
-    def _poison(self, group: GroupBlocks, ids_B: np.ndarray) -> None:
-        for layer in group.spec.layers if ids_B.size else ():
+    def _poison(self, spec: KVSpec, ids_B: np.ndarray) -> None:
+        for layer in spec.layers if ids_B.size else ():
             self.binder.poison(self.kv, layer, ids_B)
+
+    def _ring(
+        self, rows: list[int], query: np.ndarray, positions: np.ndarray, owners: np.ndarray, spec: KVSpec
+    ) -> GroupInputs:
+        lengths = np.array([self.lengths[row] for row in rows], dtype=np.int32)
+        assert spec.ring is not None
+        is_last = positions >= np.repeat(lengths, query) - spec.ring
+        ring_T = self._int32(np.where(is_last, owners, self.scratch_ring))
+        plan = RingBatch(
+            query_len_R=query,
+            kv_len_R=self._int32(lengths),
+            ring_R=self._int32(rows),
+            floor_R=self._int32([0] * len(rows)),
+            positions_T=self._int32(positions),
+            ring_T=ring_T,
+        )
+        return GroupInputs(slots_T=ring_T, plan=plan)
 
     def _attention(self, rows: list[int], query: np.ndarray, group: GroupBlocks) -> AttentionBatch:
         lengths = np.array([self.lengths[row] for row in rows], dtype=np.int32)

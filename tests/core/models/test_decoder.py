@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from isoinfer.errors import CheckpointError
+
 TOLERANCE = 1e-4
 PROMPT = torch.randint(0, 128, (23,), generator=torch.Generator().manual_seed(1)).tolist()
 OTHER = torch.randint(0, 128, (11,), generator=torch.Generator().manual_seed(2)).tolist()
@@ -55,3 +57,33 @@ def test_low_precision_stays_near(case: Any, open_session: Open, dtype: str, qua
     (ours_TV,) = open_session(1, dtype, quant).step({0: PROMPT})
     theirs_TV = case.logits(PROMPT)
     assert (ours_TV - theirs_TV).norm() < limit * theirs_TV.norm()
+
+
+WITH_WINDOWS = ("gpt-oss", "mistral-window", "qwen2")
+
+
+@pytest.mark.parametrize("sizes", [(23,), (9, 1, 10, 3), (1,) * 23], ids=["whole", "chunked", "token-by-token"])
+def test_windows_in_rings_equal_transformers_for_any_chunking(
+    case: Any, open_session: Open, sizes: tuple[int, ...]
+) -> None:
+    if case.name not in WITH_WINDOWS:
+        with pytest.raises(CheckpointError, match="no layer has a window"):
+            open_session(1, rings=True)
+        return
+    session, starts = open_session(1, rings=True), [sum(sizes[:i]) for i in range(len(sizes))]
+    chunks = [PROMPT[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    ours_TV = torch.cat([session.step({0: chunk})[0] for chunk in chunks])
+    assert_close(ours_TV, case.logits(PROMPT))
+
+
+def test_each_row_has_a_ring_of_its_own(case: Any, open_session: Open) -> None:
+    if case.name not in WITH_WINDOWS:
+        pytest.skip("no layer has a window")
+    session = open_session(2, rings=True)
+    steps = [{0: PROMPT[:14], 1: OTHER[:3]}, {1: OTHER[3:10], 0: PROMPT[14:15]}, {0: PROMPT[15:], 1: OTHER[10:]}]
+    parts: dict[int, list[torch.Tensor]] = {0: [], 1: []}
+    for chunks in steps:
+        for row, logits_TV in zip(chunks, session.step(chunks), strict=True):
+            parts[row].append(logits_TV)
+    assert_close(torch.cat(parts[0]), case.logits(PROMPT))
+    assert_close(torch.cat(parts[1]), case.logits(OTHER))

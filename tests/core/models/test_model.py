@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
+from isoinfer.errors import CheckpointError
 from isoinfer.models.registry import resolve
 
 
@@ -67,3 +69,16 @@ def test_build_binds_with_the_quantisation_and_block_size_it_was_given(tiny_conf
     assert {static.block_size for static in statics["paged_attention"]} == {16}
     assert len(statics["rms_norm"]) == 1
     assert len(statics["add_rms_norm"]) == 4
+
+
+def test_windows_in_rings_are_groups_that_come_last(tiny_config: dict[str, Any]) -> None:
+    config = {**tiny_config, "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 7}
+    alternating = ["sliding_attention", "full_attention"] * 2
+    model = resolve({**config, "layer_types": alternating, "num_hidden_layers": 4})
+    assert [spec.ring for spec in model.kv_specs("float32", num_drafts=3)] == [None, None]
+    full, window = model.with_rings().kv_specs("float32", num_drafts=3)
+    assert (full.name, full.layers, full.ring) == ("full", (1, 3), None)
+    assert (window.name, window.layers, window.window, window.ring) == ("window_7", (0, 2), 7, 7 + 3 + 1)
+    assert model.with_rings().costs("float32", num_drafts=3).kv_specs == (full, window)
+    with pytest.raises(CheckpointError, match="nothing to keep in rings"):
+        resolve(tiny_config).with_rings()
