@@ -156,8 +156,8 @@ def _store(
 ) -> None:
     used = {**versions("isoinfer", "numpy"), **peer}
     about = (
-        f"Host time of a round in which all requests decode, medians of {args.repeats} repeats of {args.rounds} rounds, "
-        "interleaved; processor time of the thread. All features: policy `priority`, priorities, stop ids, five n-gram "
+        f"Host time of a round in which all requests decode, medians of {args.repeats} repeats of {args.rounds} "
+        "rounds, interleaved; processor time of the thread. All features: policy `priority`, priorities, stop ids, five n-gram "
         "drafts a row of which a random number is accepted, so that a request gets 3.5 tokens a round. Text: "
         "detokenising and three stop strings. vLLM's numbers lack what its model runner does: it makes the sampling "
         f"arrays there, isoinfer's are in `sample_plan`. executed_on: device. {_loads(found)}"

@@ -14,10 +14,12 @@ import torch
 
 from isoinfer.backends.cpu.kv import CpuAttentionPlan, CpuLayerKV
 from isoinfer.backends.cpu.native_library import NativeLibrary
+from isoinfer.backends.cpu.ring_ops import OldKeys
 from isoinfer.backends.cpu.weights import PackedLinear
 from isoinfer.backends.ops import (
     ActivationSpec,
     AttentionSpec,
+    CanonicalKV,
     KVWriteSpec,
     LinearSpec,
     LogitsSpec,
@@ -195,6 +197,30 @@ def make_kv_write(lib: NativeLibrary, spec: KVWriteSpec) -> Function:
         )
 
     return kv_write
+
+
+def make_ring_gather(lib: NativeLibrary, spec: KVWriteSpec) -> Function:
+    """ring_gather(kv, old, blocks): what rows see of their rings, put into blocks."""
+    kernel = lib.function(f"ring_gather_{SUFFIX[spec.dtype]}", P, P, P, P, P, P, P, P, L, L, L, L)
+    heads, dim = spec.num_kv_heads, spec.head_dim
+
+    def ring_gather(kv: CanonicalKV, old: OldKeys, blocks: CpuLayerKV) -> None:
+        kernel(
+            kv.k_BSKD.data_ptr(),
+            kv.v_BSKD.data_ptr(),
+            old.ring_R.data_ptr(),
+            old.first_R.data_ptr(),
+            old.count_R.data_ptr(),
+            old.base_R.data_ptr(),
+            blocks.k_BKDSp.data_ptr(),
+            blocks.v_BKSD.data_ptr(),
+            old.ring_R.numel(),
+            kv.block_size,
+            heads,
+            dim,
+        )
+
+    return ring_gather
 
 
 def make_rope_kv_write(lib: NativeLibrary, spec: RopeKVWriteSpec) -> Function:

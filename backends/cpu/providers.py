@@ -9,10 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from isoinfer.backends.cpu import native_ops, native_speculation, remap, torch_ops
+from isoinfer.backends.cpu import native_ops, native_speculation, remap, ring_ops, torch_ops
 from isoinfer.backends.cpu.kv import BLOCK_SIZE
 from isoinfer.backends.cpu.native_library import NativeLibrary
-from isoinfer.backends.cpu.ring_ops import make_window_attention
 from isoinfer.backends.ops import (
     INT4_GROUP,
     LINEAR,
@@ -173,13 +172,19 @@ CPU_SHAPED = frozenset({"linear", "embedding", "kv_write", "rope_kv_write", "pag
 
 
 def _native_window_attention(native: NativeLibrary, spec: WindowAttentionSpec) -> Function:
-    write, attend = partial(native_ops.make_kv_write, native), partial(native_ops.make_paged_attention, native)
-    return make_window_attention(spec, write, attend)
+    write = ring_ops.write_spec(spec)
+    return ring_ops.make_window_attention(
+        spec,
+        gather=native_ops.make_ring_gather(native, write),
+        write=native_ops.make_kv_write(native, write),
+        attend=native_ops.make_paged_attention(native, ring_ops.attention_spec(spec)),
+    )
 
 
 def _torch_window_attention(spec: WindowAttentionSpec, deterministic: bool) -> Function:
-    attend = partial(torch_ops.make_paged_attention, deterministic=deterministic)
-    return make_window_attention(spec, torch_ops.make_kv_write, attend)
+    write = torch_ops.make_kv_write(ring_ops.write_spec(spec))
+    attend = torch_ops.make_paged_attention(ring_ops.attention_spec(spec), deterministic)
+    return ring_ops.make_window_attention(spec, gather=ring_ops.make_ring_gather(write), write=write, attend=attend)
 
 
 def _accept(spec: Any) -> str:

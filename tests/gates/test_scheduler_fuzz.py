@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from random import SystemRandom
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
-from random import SystemRandom
+from hypothesis import HealthCheck, seed, settings
 
 pytestmark = pytest.mark.gate
 

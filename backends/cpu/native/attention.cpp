@@ -272,6 +272,24 @@ static void kv_write(const T* k, long k_stride, const T* v, long v_stride, const
   });
 }
 
+// Copies positions [first, first + count) of each row out of its ring, [rings][S][K][D] with position p at p % S, into
+// blocks, as kv_write lays them; position p goes to slot base + p.
+template <typename T>
+static void ring_gather(const T* k, const T* v, const int32_t* ring, const int32_t* first, const int32_t* count,
+                        const int32_t* base, T* kc, T* vc, long R, long S, int K, int D) {
+  const int pack = sizeof(T) == 2 ? 2 : 1;
+  parallel_for(R * K, R * K > 1, [=](long i) {
+    const long r = i / K, h = i % K;
+    for (long p = first[r]; p < (long)first[r] + count[r]; p++) {
+      const long source = ((ring[r] * S + p % S) * K + h) * D, slot = base[r] + p;
+      const long block = slot / BS * K + h, off = slot % BS;
+      T* kd = kc + block * D * BS;
+      for (int d = 0; d < D; d++) kd[(d / pack * BS + off) * pack + d % pack] = k[source + d];
+      std::memcpy(vc + (block * BS + off) * D, v + source, D * sizeof(T));
+    }
+  });
+}
+
 template <typename T>
 static void rope(T* x, long stride, const int32_t* pos, const float* table, int T_, int H, int D, int rotary, int interleaved) {
   parallel_for(T_, T_ > 8, [=](long t) {
@@ -306,6 +324,10 @@ static void rope(T* x, long stride, const int32_t* pos, const float* table, int 
   }                                                                                                                       \
   void iso_kv_write_##NAME(const T* k, long ks, const T* v, long vs, const int32_t* slots, T* kc, T* vc, long T_, long K, long D) { \
     kv_write<T>(k, ks, v, vs, slots, kc, vc, T_, K, D);                                                                   \
+  }                                                                                                                       \
+  void iso_ring_gather_##NAME(const T* k, const T* v, const int32_t* ring, const int32_t* first, const int32_t* count,    \
+                              const int32_t* base, T* kc, T* vc, long R, long S, long K, long D) {                        \
+    ring_gather<T>(k, v, ring, first, count, base, kc, vc, R, S, K, D);                                                   \
   }                                                                                                                       \
   void iso_rope_##NAME(T* q, long qs, T* k, long ks, const int32_t* pos, const float* table, long T_, long N, long K,      \
                        long D, long rotary, long interleaved) {                                                           \

@@ -274,3 +274,20 @@ def test_check_sees_what_is_lost(make_kv: Any) -> None:
     kv._groups[0].table_SB[0, 1] = kv._groups[0].table_SB[0, 0]
     with pytest.raises(AssertionError, match="counted wrong"):
         kv.check()
+
+
+def test_a_slot_with_rings_is_taken_again_only_when_its_step_has_settled(make_kv: Any) -> None:
+    """A recycled slot must not be written by a step of the request before (H7, T07)."""
+    kv = make_kv(num_rings=1)
+    kv.start(0, 4)
+    kv.release(0, 3)
+    with pytest.raises(AssertionError, match="may still touch the rings of slot 0"):
+        kv.admit(0, make_kv.tokens_L, b"", None)
+    kv.settled(3)
+    assert kv.admit(0, make_kv.tokens_L, b"", None) == 0
+    kv.check()
+
+
+def test_a_manager_without_blocks_has_nothing_to_cache(make_kv: Any) -> None:
+    with pytest.raises(AssertionError, match="no blocks to cache"):
+        make_kv.without_blocks(num_rings=1)

@@ -33,19 +33,19 @@ CONFIG = AttentionConfig(
 )
 
 
-def batch(other: Any) -> ForwardBatch:
-    """One row's first tokens, more than its ring holds; its ring is number 1 of two and scratch."""
-    positions_T = torch.arange(TOKENS, dtype=torch.int32)
+def batch(other: Any, start: int, end: int) -> ForwardBatch:
+    """One row's tokens from `start` to `end`; its ring is number 1 of two and scratch."""
+    positions_T = torch.arange(start, end, dtype=torch.int32)
     plan = RingBatch(
-        query_len_R=np.array([TOKENS], dtype=np.int32),
-        kv_len_R=torch.tensor([TOKENS], dtype=torch.int32),
+        query_len_R=np.array([end - start], dtype=np.int32),
+        kv_len_R=torch.tensor([end], dtype=torch.int32),
         ring_R=torch.tensor([1], dtype=torch.int32),
         floor_R=torch.tensor([0], dtype=torch.int32),
         positions_T=positions_T,
-        ring_T=torch.where(positions_T >= TOKENS - RING, 1, 2).to(torch.int32),
+        ring_T=torch.where(positions_T >= end - RING, 1, 2).to(torch.int32),
     )
     groups = (other, GroupInputs(slots_T=plan.ring_T, plan=plan))
-    return ForwardBatch(token_ids_T=positions_T, positions_T=positions_T, groups=groups, num_tokens=TOKENS)
+    return ForwardBatch(token_ids_T=positions_T, positions_T=positions_T, groups=groups, num_tokens=end - start)
 
 
 def test_a_chunk_longer_than_the_ring_sees_all_of_its_window(make_parts: Make, randn: Make, bound: Any) -> None:
@@ -56,7 +56,9 @@ def test_a_chunk_longer_than_the_ring_sees_all_of_its_window(make_parts: Make, r
     assert (bound[1][1].window, bound[1][1].has_sinks) == (WINDOW, True)
     q, k, v = (randn(TOKENS, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
     kv = CanonicalKV(*torch.full((2, 3, RING, KV_HEADS, DIM), torch.nan))
-    out_TND = attend(q, k, v, batch(None), kv)
+    steps = ((0, 3), (3, TOKENS))
+    parts = [attend(*(x[a:b] for x in (q, k, v)), batch(None, a, b), kv) for a, b in steps]
+    out_TND = torch.cat(parts)
     ahead = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)[None, :]
     seen = (ahead >= 0) & (ahead < WINDOW)
     plain = torch.nn.functional.scaled_dot_product_attention(

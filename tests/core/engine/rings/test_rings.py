@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isoinfer.backends.cpu.backend import CpuBackend
 from isoinfer.engine.messages import AbortRequest
 from isoinfer.errors import StepError, UserError
 
 WINDOW, RING_LAYERS, BLOCK, VOCAB = 8, 2, 16, 64
-TIGHT = 110_000
+TIGHT = 115_000
 """Bytes of KV that hold one request's blocks and not four."""
 LONG = np.random.default_rng(9).integers(0, VOCAB, 80).tolist()
 PROMPTS = [np.random.default_rng(5).integers(0, VOCAB, size).tolist() for size in (5, 21, 40, 65)]
@@ -49,6 +51,10 @@ def test_rings_say_what_blocks_say(open_core: Any, expected: Any, name: str, how
         assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected(name)]
     else:
         assert answers == expected(name)
+
+
+def test_padding_rows_of_graphs_touch_nobody_s_ring(open_core: Any, expected: Any) -> None:
+    assert open_core("qwen2", graphs=True).ask(PROMPTS[:3]) == expected("qwen2")[:3]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -170,3 +176,10 @@ def test_the_start_says_what_rings_there_are(open_core: Any) -> None:
         open_core("mistral", kv_memory=1 << 12)
     with pytest.raises(UserError, match="--window-kv ring"):
         open_core("qwen2", window_kv="paged", replay="exact")
+
+
+def test_a_backend_without_rings_says_so(open_core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = CpuBackend._capabilities
+    monkeypatch.setattr(CpuBackend, "_capabilities", lambda self, dtype: replace(of(self, dtype), rings=False))
+    with pytest.raises(UserError, match="backend cpu has no rings; leave window_kv"):
+        open_core("qwen2")
