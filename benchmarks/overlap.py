@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,11 @@ from isoinfer.speculation.config import parse_speculative
 MODEL, EOS = "smollm2-135m", 2
 DEVICE_MS, HOST_MS = 5.0, 2.5
 PROMPT, OUTPUT = 64, 256
-MAX_SEQS = 256
+MAX_SEQS, LONGEST = 256, 4 * OUTPUT - 1
+EXPOSED_NUMBERS = (64, 256)
+ENDS = {"eos_every": "60", "eos_token": str(EOS)}
+TEXT = {"predictable": "8"}
+"""One token in eight is new, so that some drafts are right."""
 GOAL_EXPOSED_US, GOAL_SPEED_UP, IDEAL_SPEED_UP = 100.0, 1.45, (DEVICE_MS + HOST_MS) / DEVICE_MS
 
 
@@ -89,7 +94,7 @@ def run(
 
 def exposed(repeats: int) -> Iterator[Figure]:
     """Device idle between steps on the real clock."""
-    for number in (64, 256):
+    for number in EXPOSED_NUMBERS:
         for depth in (1, 2):
             times = []
             for _ in range(repeats):
@@ -122,29 +127,28 @@ def speed_up_real(repeats: int, number: int = 64) -> Figure:
         seconds = []
         for depth in (1, 2):
             made = engine(depth, clock="real")
-            seconds.append(run(made, requests(number, made.vocab_size), lambda: _work(missing))[0].seconds)
+            mix = requests(number, made.vocab_size)
+            seconds.append(run(made, mix, partial(_work, missing))[0].seconds)
         ratios.append(seconds[0] / seconds[1])
     return _speed_up("real clock", ratios)
 
 
 def wasted(number: int = 256) -> Iterator[Figure]:
     """Wasted rows for each finished request on the virtual clock."""
-    for finish, goal in (("length", "0; with drafts at most 1"), ("EOS", "at most 1")):
+    for finish in ("length", "EOS"):
         for drafts in (None, "ngram:5", "suffix:5"):
             for depth in (1, 2):
-                ends = {"eos_every": "60", "eos_token": str(EOS)} if finish == "EOS" else {}
-                text = {"predictable": "8"} if drafts else {}
-                made = engine(depth, speculative=drafts, **ends, **text)
-                mix = (
-                    requests(number, made.vocab_size, output=4 * OUTPUT - 1, stops=(EOS,))
-                    if ends
-                    else requests(number, made.vocab_size)
+                made = engine(
+                    depth, speculative=drafts, **(ENDS if finish == "EOS" else {}), **(TEXT if drafts else {})
                 )
-                done, _ = run(made, mix)
-                case = f"{finish} finishes, {drafts or 'no drafts'}, depth {depth}"
-                rows = done.counts.wasted_rows / len(done.requests)
+                output = LONGEST if finish == "EOS" else OUTPUT
+                done, _ = run(made, requests(number, made.vocab_size, output=output, stops=(EOS,)))
                 yield Figure(
-                    what="wasted rows a request", case=case, values=[rows], unit="", goal=goal if depth == 2 else "0"
+                    what="wasted rows a request",
+                    case=f"{finish} finishes, {drafts or 'no drafts'}, depth {depth}",
+                    values=[done.counts.wasted_rows / len(done.requests)],
+                    unit="",
+                    goal="0" if depth == 1 or (finish == "length" and drafts is None) else "at most 1",
                 )
 
 
@@ -186,9 +190,9 @@ def _all(repeats: int) -> Iterator[Figure]:
 def _store(figures: list[Figure], loads: list[float], shown: str, repeats: int) -> None:
     used: dict[str, Any] = versions("isoinfer", "torch", "numpy")
     about = (
-        f"Simulated device of {DEVICE_MS:g} ms a step, prompts of {PROMPT} tokens, answers of {OUTPUT}; the host's work is "
-        f"real. Nothing here was measured on such a device; executed_on: emulated. {repeats} repeats on the real clock. "
-        f"Load average during the run: {min(loads)} to {max(loads)}."
+        f"Simulated device of {DEVICE_MS:g} ms a step, prompts of {PROMPT} tokens, answers of {OUTPUT} or up to an end "
+        "token; the host's work is real. Nothing here was measured on such a device; executed_on: emulated. "
+        f"{repeats} repeats on the real clock. Load average during the run: {min(loads)} to {max(loads)}."
     )
     record = {
         "executed_on": "emulated",

@@ -147,7 +147,9 @@ def goal(found: dict[tuple[str, int, int], Measured]) -> str:
     """Whether the goal is reached: all features, no text, at 256 requests."""
     cases = [case for case in found.values() if case.num_requests == GOAL_AT and case.name in ("plain", "all features")]
     each = "; ".join(f"{case.name}, depth {case.depth}: {case.per_request:.1f}" for case in cases)
-    reached = bool(cases) and all(case.per_request <= GOAL_US for case in cases)
+    if not cases:
+        return f"Goal of {GOAL_US:g} µs a request at {GOAL_AT}: nothing was measured there."
+    reached = all(case.per_request <= GOAL_US for case in cases)
     return f"Goal of {GOAL_US:g} µs a request at {GOAL_AT}: {'reached' if reached else 'not reached'} ({each})."
 
 
@@ -157,10 +159,10 @@ def _store(
     used = {**versions("isoinfer", "numpy"), **peer}
     about = (
         f"Host time of a round in which all requests decode, medians of {args.repeats} repeats of {args.rounds} "
-        "rounds, interleaved; processor time of the thread. All features: policy `priority`, priorities, stop ids, five n-gram "
-        "drafts a row of which a random number is accepted, so that a request gets 3.5 tokens a round. Text: "
-        "detokenising and three stop strings. vLLM's numbers lack what its model runner does: it makes the sampling "
-        f"arrays there, isoinfer's are in `sample_plan`. executed_on: device. {_loads(found)}"
+        "rounds, interleaved; processor time of the thread. All features: policy `priority`, priorities, stop ids, "
+        "five n-gram drafts a row of which a random number is accepted, so that a request gets 3.5 tokens a round. "
+        "Text: detokenising and three stop strings. vLLM's numbers lack what its model runner does: it makes the "
+        "sampling arrays there, isoinfer's are in `sample_plan`. executed_on: device. " + _loads(found)
     )
     long = table(
         ["running", "depth", "what", "µs a round", "min - max", "µs on the wall", "tokens a request"],

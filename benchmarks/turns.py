@@ -78,6 +78,11 @@ class Worker:
         message: dict[str, Any] = json.loads(line)
         return message
 
+    def describe_load(self) -> str:
+        """The load average that its runs began with: what else ran, and the turns before it."""
+        loads = [value for values in self.load_before.values() for value in values]
+        return f"load before its runs {min(loads)} to {max(loads)}"
+
     def record(self) -> dict[str, Any]:
         """For the stored results."""
         return {
@@ -118,7 +123,8 @@ def workers(commands: Mapping[str, Sequence[str]]) -> Iterator[list[Worker]]:
         for worker in started:
             worker.signal(signal.SIGCONT)
             worker.signal(signal.SIGKILL)
-            worker.process.wait()
+            with worker.process:  # closes its pipes and waits for it
+                pass
 
 
 def demo_model() -> str:

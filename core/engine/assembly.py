@@ -44,8 +44,13 @@ class Parts:
 
 
 def depth_of(config: EngineConfig, backend: Backend) -> int:
-    """Steps in flight: what the user says, else two where the host's work hides behind the device's."""
-    return config.scheduler.scheduling_depth or (2 if backend.capabilities.overlap_pays else 1)
+    """Steps in flight: what the user says, else two where the host's work hides behind the device's. UserError for
+    more than the backend takes."""
+    most = backend.capabilities.max_in_flight
+    depth = config.scheduler.scheduling_depth or min(most, 2 if backend.capabilities.overlap_pays else 1)
+    if depth > most:
+        raise UserError(f"backend {backend.name} takes {most} step in flight; leave out --scheduling-depth {depth}")
+    return depth
 
 
 def assemble_engine(config: EngineConfig, parts: Parts, memory: MemoryPlan) -> Engine:

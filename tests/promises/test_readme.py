@@ -75,7 +75,8 @@ def _is_install(words: list[str]) -> bool:
     return words == ["pip", "install", "."]  # tests/gates/test_packaging.py does it
 
 
-def test_the_table_of_peers_is_the_stored_one() -> None:
-    shown = TEXT.partition("<!-- peers:begin -->")[2].partition("<!-- peers:end -->")[0].strip()
-    assert shown.startswith("| job |")
-    assert shown in (ROOT / "benchmarks/results/peers.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", re.findall(r"<!-- (\w+):begin -->", TEXT))
+def test_tables_of_benchmarks_are_the_stored_ones(name: str) -> None:
+    shown = TEXT.partition(f"<!-- {name}:begin -->")[2].partition(f"<!-- {name}:end -->")[0].strip()
+    assert re.match(r"\| .* \|\n\|---", shown)
+    assert shown in (ROOT / f"benchmarks/results/{name}.md").read_text(encoding="utf-8")

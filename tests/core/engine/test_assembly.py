@@ -20,6 +20,7 @@ from isoinfer.engine.builder import memory_of
 from isoinfer.engine.engine import Engine
 from isoinfer.engine.messages import AddRequest, CoreSampling
 from isoinfer.engine.phase import Mixed, TwoPhase
+from isoinfer.errors import UserError
 from isoinfer.speculation.config import SpeculativeConfig
 
 VOCAB, HIDDEN = 11, 4
@@ -35,7 +36,7 @@ def make_backend(*, graphs: bool = False) -> Any:
 
 def says_of_itself(backend: Any, **capabilities: Any) -> Any:
     """As much of a backend as says what it can do, with other words."""
-    return SimpleNamespace(capabilities=replace(backend.capabilities, **capabilities))
+    return SimpleNamespace(name="other", capabilities=replace(backend.capabilities, **capabilities))
 
 
 class CountsUp:
@@ -177,3 +178,11 @@ def test_no_graphs_where_user_backend_or_kv_say_no() -> None:
     assert graph_config(config_of(eager=True), backend, memory) is None
     assert graph_config(config, says_of_itself(backend, graph_limit=0), memory) is None
     assert graph_config(config, backend, replace(memory, num_scratch_blocks=0)) is None
+
+
+def test_a_backend_gets_no_more_steps_in_flight_than_it_takes() -> None:
+    one = says_of_itself(make_backend(), max_in_flight=1, overlap_pays=True)
+    assert depth_of(EngineConfig(model=""), one) == 1
+    asked = EngineConfig(model="", scheduler=SchedulerConfig(scheduling_depth=2))
+    with pytest.raises(UserError, match="other takes 1 step in flight"):
+        depth_of(asked, one)
