@@ -141,8 +141,8 @@ def wasted(number: int = 256) -> Iterator[Figure]:
                 made = engine(
                     depth, speculative=drafts, **(ENDS if finish == "EOS" else {}), **(TEXT if drafts else {})
                 )
-                output = LONGEST if finish == "EOS" else OUTPUT
-                done, _ = run(made, requests(number, made.vocab_size, output=output, stops=(EOS,)))
+                output, stops = (LONGEST, (EOS,)) if finish == "EOS" else (OUTPUT, ())
+                done, _ = run(made, requests(number, made.vocab_size, output=output, stops=stops))
                 yield Figure(
                     what="wasted rows a request",
                     case=f"{finish} finishes, {drafts or 'no drafts'}, depth {depth}",

@@ -47,9 +47,12 @@ class Admission:
     def fill(self, rows: StepRows) -> None:
         """Add the first chunk of every request that can start now."""
         while rows.budget > 0 and len(self._residents.waiting):
+            if not self._has_slot():
+                self._refused = self._residents.waiting.requests[0].number
+                return
             request = self._next()
             self._refused = request.number
-            if not (self._has_slot() and self._start(request)):
+            if not self._start(request):
                 return
             self._refused = NOBODY
             count = self._config.chunk(

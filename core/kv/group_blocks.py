@@ -97,15 +97,11 @@ class GroupBlocks:
             self.first_S[slot] = end
         return passed
 
-    def cut(self, slot: int, start: int, end: int) -> list[int]:
-        """Take the places `start` to `end`, the last of the slot's table, out of it."""
-        blocks: list[int] = self.table_SB[slot, start:end].tolist()
-        self.table_SB[slot, start:end] = 0
-        return blocks
-
     def clear(self, slot: int, end: int) -> list[int]:
         """Take everything out of the slot's table, which has `end` places."""
-        blocks = self.cut(slot, int(self.first_S[slot]), end)
+        start = int(self.first_S[slot])
+        blocks: list[int] = self.table_SB[slot, start:end].tolist()
+        self.table_SB[slot, start:end] = 0
         self.first_S[slot] = 0
         return blocks
 

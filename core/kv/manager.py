@@ -217,16 +217,6 @@ class KVManager:
         for group in self._groups:
             self._give_back(group, group.pass_window(slots_R, confirmed_R), fence)
 
-    def truncate(self, slot: int, num_tokens: int, fence: int) -> None:
-        """Give back the whole blocks beyond `num_tokens`, which held rejected drafts."""
-        start, end = self._blocks_for(num_tokens), int(self._count_S[slot])
-        if start >= end:
-            return
-        assert num_tokens >= self._published_S[slot] * self.block_size, "published blocks are final"
-        for group in self._groups:
-            self._give_back(group, group.cut(slot, start, end), fence)
-        self._count_S[slot] = start
-
     def release(self, slot: int, fence: int) -> None:
         """Empty the slot. Its blocks go back when step `fence` has settled: at once if it has."""
         assert self._occupants[slot] is not None, f"slot {slot} is released twice"

@@ -235,22 +235,6 @@ def test_pending_blocks_can_be_found_and_shared_again(make_kv: Any) -> None:
     kv.check()
 
 
-def test_rejected_drafts_give_whole_blocks_back(make_kv: Any) -> None:
-    kv = make_kv(window=5)
-    kv.start(0, 14)
-    kv.confirm(0, 6)
-    kv.truncate(0, 7, fence=2)
-    assert [len(kv.table(0, group)) for group in (0, 1)] == [2, 2]
-    assert [kv.num_pending(group) for group in (0, 1)] == [2, 2]
-    kv.truncate(0, 8, fence=2)
-    assert kv.extend(0, 9)
-    kv.settled(2)
-    assert [kv.num_free(group) for group in (0, 1)] == [5, 5]
-    kv.check()
-    with pytest.raises(AssertionError, match="published blocks are final"):
-        kv.truncate(0, 3, fence=2)
-
-
 def test_what_is_freed_or_evicted_is_discarded_and_what_is_cached_is_not(make_kv: Any) -> None:
     discarded: list[tuple[int, int]] = []
     kv = make_kv(window=9, on_discard=lambda group, blocks: discarded.extend((group, block) for block in blocks))

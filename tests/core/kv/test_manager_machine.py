@@ -237,7 +237,7 @@ class ManagerMachine(RuleBasedStateMachine):
         return extended
 
     def settle_oldest(self, rng: Random) -> None:
-        early, truncate = rng.choice([True, False]), rng.choice([True, False])
+        early = rng.choice([True, False])
         step = self.steps.pop(0)
         rows = [row for row in step.rows if row.request in self.running]
         for row in step.rows:
@@ -255,8 +255,6 @@ class ManagerMachine(RuleBasedStateMachine):
             self.kv.settle(slots_R, confirmed_R, self.step_id)
             for row in rows:
                 self.assert_only_what_can_be_seen_is_held(row.request)
-        for row in rows if truncate else []:
-            self.kv.truncate(row.slot, row.request.upper, self.step_id)
         for request in [row.request for row in rows if row.request.num_known >= self.max_len]:
             self.give_up(request, again=False)
         if not early:
