@@ -38,7 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.plays = [Play(setup, depth) for depth in DEPTHS]
         self.names: list[str] = []
 
-    @rule(jobs=st.lists(JOBS, min_size=1, max_size=3))
+    @rule(jobs=st.lists(JOBS, min_size=1, max_size=6))
     def arrive(self, jobs: list[Job]) -> None:
         """Names come again as soon as they are free."""
         for job in jobs:
@@ -50,29 +50,34 @@ class SchedulerMachine(RuleBasedStateMachine):
             for play in self.plays:
                 play.add(free[0], truth)
 
-    @rule(rounds=st.integers(1, 12))
+    @precondition(lambda self: self.is_busy)
+    @rule(rounds=one_of(1, 2, 3, 8, 20))
     def run(self, rounds: int) -> None:
         for play in self.plays:
             for _ in range(rounds):
                 play.step()
 
-    @precondition(lambda self: self.names)
+    @precondition(lambda self: self.is_busy)
     @rule(which=st.integers(0, 9))
     def abort(self, which: int) -> None:
-        name = self.names[which % len(self.names)]
         for play in self.plays:
-            play.abort(name)
-            self.tally["aborts"] += 1
+            play.abort(self.names[which % len(self.names)])
 
+    @precondition(lambda self: self.is_busy)
     @rule(where=one_of("submit", "sample", "settle"), after=st.booleans())
     def interrupt(self, where: str, after: bool) -> None:
         for play in self.plays:
             self.tally["interrupts"] += play.interrupt(where, after=after)
 
+    @precondition(lambda self: self.is_busy)
     @rule()
     def drain(self) -> None:
         for play in self.plays:
             play.drain()
+
+    @property
+    def is_busy(self) -> bool:
+        return not all(play.engine.is_idle for play in self.plays)
 
     def teardown(self) -> None:
         if not hasattr(self, "plays") or sys.exc_info()[0] is not None:

@@ -143,7 +143,7 @@ class Play:
         self.streams: dict[str, Stream] = {}
         self.ended: list[Stream] = []
         self.wasted: Counter[int] = Counter()
-        self.num_rounds = self.num_idle = 0
+        self.num_idle = 0
         self._count_wasted()
 
     def _count_wasted(self) -> None:
@@ -176,7 +176,6 @@ class Play:
         assert name not in self.streams, "an abort is the end"
 
     def step(self) -> None:
-        self.num_rounds += 1
         unfinished, num_steps = self.engine.num_unfinished, self.scheduler.stats.num_steps
         self._take(self.engine.step())
         is_idle = bool(unfinished) and self.scheduler.stats.num_steps == num_steps
@@ -260,9 +259,8 @@ class Play:
         """What happened, for a report and so that nothing goes untested unseen."""
         stats, kv = self.scheduler.stats, self.scheduler._kv.stats
         return {
-            "rounds": self.num_rounds,
+            "rounds": stats.num_steps,
             "requests": len(self.ended),
-            "steps": stats.num_steps,
             "tokens": stats.num_scheduled_tokens,
             "preemptions": stats.num_preemptions,
             "failed steps": stats.num_failed_steps,
