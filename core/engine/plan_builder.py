@@ -71,22 +71,23 @@ class PlanBuilder:
         is_remapped_R: BoolArray,
     ) -> Int32Array:
         """Every row's tokens one after another; 0 where they are still on the device."""
-        tokens_SL = self._table.tokens_SL
-        first_R: Int32Array = np.where(is_remapped_R, 0, tokens_SL[slot_R, start_R]).astype(np.int32)
+        table = self._table
+        first_R: Int32Array = np.where(is_remapped_R, 0, table.tokens_SL[slot_R, start_R]).astype(np.int32)
         if int(count_R.max()) == 1:
             return first_R
-        parts: list[Int32Array] = []
-        drafts_SK = self._table.drafts_SK
-        for r, (slot, start, count, drafts) in enumerate(
-            zip(slot_R.tolist(), start_R.tolist(), count_R.tolist(), drafts_R.tolist(), strict=True)
-        ):
-            if count == 1:
-                parts.append(first_R[r : r + 1])
-            elif is_remapped_R[r]:
-                parts.append(np.zeros(count, dtype=np.int32))
-            else:
-                parts += [tokens_SL[slot, start : start + count - drafts], drafts_SK[slot, :drafts]]
-        return np.concatenate(parts)
+        begin_R = np.cumsum(count_R) - count_R
+        tokens_T: Int32Array = np.empty(int(count_R.sum()), dtype=np.int32)
+        width = int(drafts_R.max())
+        rows_RC = np.zeros((slot_R.size, 1 + width), dtype=np.int32)  # as if all decoded: a token and its drafts
+        rows_RC[:, 0] = first_R
+        rows_RC[:, 1:] = np.where(is_remapped_R[:, None], 0, table.drafts_SK[slot_R, :width])
+        column_C = np.arange(1 + width)
+        is_there_RC = column_C <= drafts_R[:, None]
+        tokens_T[(begin_R[:, None] + column_C)[is_there_RC]] = rows_RC[is_there_RC]
+        for row in np.flatnonzero(count_R > drafts_R + 1).tolist():
+            begin, count, start = int(begin_R[row]), int(count_R[row]), int(start_R[row])
+            tokens_T[begin : begin + count] = table.tokens_SL[slot_R[row], start : start + count]
+        return tokens_T
 
     def _predicted(self, slot_R: Int32Array, is_remapped_R: BoolArray) -> tuple[Int32Array, Int32Array]:
         """What the host expects of rows whose tokens are in flight."""

@@ -38,7 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.plays = [Play(setup, depth) for depth in DEPTHS]
         self.names: list[str] = []
 
-    @rule(jobs=st.lists(JOBS, min_size=1, max_size=6))
+    @rule(jobs=st.lists(JOBS, min_size=1, max_size=4))
     def arrive(self, jobs: list[Job]) -> None:
         """Names come again as soon as they are free."""
         for job in jobs:
