@@ -166,7 +166,7 @@ SETUPS = st.sampled_from(sorted(MAX_LEN)).flatmap(
             one_of("off", "on"),
             st.integers(0, 99),
         ),
-        fail_rate=one_of(0, 0, 0.02, 0.1),
+        fail_rate=one_of(0, 0, 0, 0.02, 0.1),
     )
 )
 JOBS = st.builds(
