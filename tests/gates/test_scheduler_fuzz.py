@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gate
 
 ROUNDS = 100_000
 SECONDS = 360
-EXAMPLES_AT_ONCE = 10
+EXAMPLES_AT_ONCE = 3
 
 
 def test_as_many_rounds_as_there_is_time_for(scheduler_machine: Any) -> None:
